@@ -6,7 +6,7 @@
 //   decode  Copies: to copy and verify. Parity: to verify the sources, and to decode as many pieces as may be lost. Per
 //           GiB of lost pieces.
 //
-// Buffers are not in the caches. All sides run in one process. The table has the form that docs/parity.md shows.
+// Buffers are not in the caches. All sides run in one process. The table has the form that docs/protection.md shows.
 #include <sys/mman.h>
 
 #include <cstdio>

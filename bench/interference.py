@@ -11,7 +11,7 @@ Training on GPUs leaves CPU cores free. So the ranks share core 0 here, and the 
 state that fits, all share all cores: the agents then take computing time from training.
 
 In a fourth case the ranks train with AdamW. Copies of its state do not fit into the idle time, but gradients do. It
-compares copies(2) with recompute(2), whose nodes repeat the update (docs/recompute.md).
+compares copies(2) with recompute(2), whose nodes repeat the update (docs/mechanisms.md).
 """
 
 from __future__ import annotations

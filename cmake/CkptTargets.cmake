@@ -40,8 +40,8 @@ if(CKPT_SANITIZE)
   target_link_options(ckpt_settings INTERFACE -fsanitize=${CKPT_SANITIZE})
 endif()
 
-# ckpt_precompile(TARGET HEADER...): compiles headers once, for all targets that reuse them from TARGET. Under sanitizers
-# alone; elsewhere each source still has to include what it uses.
+# ckpt_precompile(TARGET HEADER...): compiles headers once, for all targets that reuse them from TARGET: modules under
+# sanitizers, tests everywhere but in debug, where each source has to include what it uses.
 function(ckpt_precompile name)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
     target_compile_options(${name} PRIVATE "SHELL:-Xclang -fno-pch-timestamp")  # for the compiler cache
@@ -83,11 +83,21 @@ function(ckpt_fast_link name)
   endif()
 endfunction()
 
+# Which sources and modules a target is made of: "name|folder|sources|libraries" in each line. From it,
+# scripts/testing/concerned.py tells which test programs a change concerns.
+set(CKPT_TARGET_LIST ${PROJECT_BINARY_DIR}/targets.txt)
+file(WRITE ${CKPT_TARGET_LIST} "")
+function(ckpt_list_target name sources libraries)
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  file(APPEND ${CKPT_TARGET_LIST} "${name}|${folder}|${sources}|${libraries}\n")
+endfunction()
+
 # ckpt_module(NAME SOURCES a.cpp ... LIBS x y): static library `ckpt_NAME`.
 function(ckpt_module name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})
   add_library(ckpt_${name} STATIC ${ARG_SOURCES})
   target_link_libraries(ckpt_${name} PUBLIC ckpt_settings ${ARG_LIBS})
+  ckpt_list_target(ckpt_${name} "${ARG_SOURCES}" "${ARG_LIBS}")
   if(CKPT_SANITIZE)
     ckpt_share_module_headers(ckpt_${name})
   endif()
@@ -122,32 +132,28 @@ function(ckpt_share_test_headers name)
   target_precompile_headers(${name} REUSE_FROM ckpt_test_headers)
 endfunction()
 
-# Whether a test with these labels is left out of the run for each change: one of release and asan has it then, and
-# the nightly run both. "optimized": a test of loops that compilers turn inside out, which both have. "asan_nightly": of
-# rules rather than memory, like those of the core. "tsan_nightly": of what has hardly a thread.
+# Whether a test with these labels is left out of the run for each change. In release, none is. Under sanitizers:
+# "asan_nightly" is about rules rather than memory, as all of the core is; "tsan_nightly" has hardly a thread.
 function(ckpt_is_nightly result)
-  set(${result} FALSE PARENT_SCOPE)
+  set(is_nightly FALSE)
   if(CKPT_SANITIZE STREQUAL "thread")
     if("tsan_nightly" IN_LIST ARGN)
-      set(${result} TRUE PARENT_SCOPE)
+      set(is_nightly TRUE)
     endif()
   elseif(CKPT_SANITIZE)
     if(CKPT_PURE_TESTS OR "asan_nightly" IN_LIST ARGN)
-      set(${result} TRUE PARENT_SCOPE)
+      set(is_nightly TRUE)
     endif()
-  elseif(NOT (CKPT_PURE_TESTS OR "release_only" IN_LIST ARGN OR "optimized" IN_LIST ARGN OR
-              "asan_nightly" IN_LIST ARGN))
-    set(${result} TRUE PARENT_SCOPE)
   endif()
+  set(${result} ${is_nightly} PARENT_SCOPE)
 endfunction()
 
-# ckpt_test(NAME SOURCES a.cpp ... LIBS x y [TIMEOUT s] [LABELS l]): GoogleTest program. One ctest entry per test case
-# with a process of its own; under sanitizers, where a process takes long to start, one for the whole program.
+set(CKPT_TEST_TIMEOUT_S 300 CACHE STRING "After how many seconds a test program is killed")
+
+# ckpt_test(NAME SOURCES a.cpp ... LIBS x y [COST s] [LABELS l]): GoogleTest program. ctest runs it whole, as
+# whole.NAME, because processes take long to start. Programs with the highest COST start first.
 function(ckpt_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBS;LABELS" ${ARGN})
-  if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 60)
-  endif()
+  cmake_parse_arguments(ARG "" "COST" "SOURCES;LIBS;LABELS" ${ARGN})
   if((CKPT_SANITIZE AND "release_only" IN_LIST ARG_LABELS) OR
      (CKPT_SANITIZE STREQUAL "thread" AND "one_thread" IN_LIST ARG_LABELS))
     return()
@@ -156,22 +162,21 @@ function(ckpt_test name)
   target_link_libraries(${name} PRIVATE ckpt_settings ${ARG_LIBS} GTest::gtest GTest::gmock GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   ckpt_fast_link(${name})
-  if(CKPT_TEST_OPTIMIZATION AND NOT "release_only" IN_LIST ARG_LABELS)
+  if(NOT "release_only" IN_LIST ARG_LABELS)
     target_compile_options(${name} PRIVATE ${CKPT_TEST_OPTIMIZATION})
+    ckpt_share_test_headers(${name})
   endif()
+  ckpt_list_target(${name} "${ARG_SOURCES}" "${ARG_LIBS}")
   ckpt_is_nightly(is_nightly ${ARG_LABELS})
   if(is_nightly)
     set(ARG_LABELS nightly)
   else()
     add_dependencies(change ${name})
   endif()
-  if(CKPT_SANITIZE)
-    ckpt_share_test_headers(${name})
-    add_test(NAME whole.${name} COMMAND ${name})
-    set_tests_properties(whole.${name} PROPERTIES TIMEOUT 900 COST ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
-  else()
-    gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_TIMEOUT 60
-                         PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  add_test(NAME whole.${name} COMMAND ${name})
+  set_tests_properties(whole.${name} PROPERTIES TIMEOUT ${CKPT_TEST_TIMEOUT_S} LABELS "${ARG_LABELS}")
+  if(ARG_COST)
+    set_tests_properties(whole.${name} PROPERTIES COST ${ARG_COST})
   endif()
 endfunction()
 

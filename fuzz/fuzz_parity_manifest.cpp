@@ -10,7 +10,7 @@
 namespace ckpt::fuzz {
 namespace {
 
-constexpr std::size_t parity_manifest_head_bytes = 16;  // docs/arena.md, "Parity"
+constexpr std::size_t parity_manifest_head_bytes = 16;  // docs/formats.md, "A parity piece"
 
 // With the digests of all manifests in it that can be told apart.
 std::string mended_parity_manifest(Input input) {

@@ -10,7 +10,7 @@
 
 namespace ckpt::fuzz {
 
-// docs/arena.md, "A manifest on the wire".
+// docs/formats.md, "A manifest on the wire".
 inline constexpr std::size_t length_at = 24, leader_at = 32, layout_hash_at = 40, layout_bytes_at = 48,
                              shard_bytes_at = 56, head_bytes = 64;
 

@@ -1,6 +1,6 @@
 // Repeats one step of torch.optim's AdamW, Adam or SGD bit for bit as torch computes it on a CPU or a GPU, and digests
 // the result in the same pass. So a node that has a checkpoint and the next gradient can compute the next checkpoint,
-// and compare its digest with the one that the trainer computed, to prove that both are the same. docs/recompute.md
+// and compare its digest with the one that the trainer computed, to prove that both are the same. docs/mechanisms.md
 // says which steps can be repeated.
 //
 // Parameters and states are float32; gradients are float32 or bfloat16. A call covers one whole tensor of the

@@ -22,16 +22,16 @@ when commits had stopped for longer than allowed and health still said that the 
 restore was wrong, if it lost a commit although the placement survives the fault, or if health was wrong.
 
 With --mode, the job uses a mechanism, and its processes are also killed and stopped at that mechanism's stages:
-  recompute  AdamW updates each rank's state, and nodes repeat the updates (docs/recompute.md). Agents, trainers and
+  recompute  AdamW updates each rank's state, and nodes repeat the updates (docs/mechanisms.md). Agents, trainers and
              nodes are struck while nodes repeat an update.
   resize     likewise, and the ranks split one state. The job comes back with another number of ranks, which take over
              shards (docs/elastic.md). Ranks are struck while they decide, load, exchange and restore, agents and
              nodes during all of that and before the new ranks' first commit.
   spread     all ranks have the same state, and fetch parts of it from the few nodes that are left
-             (docs/restore_chains.md). The number of ranks changes, too, and the same is struck.
+             (docs/mechanisms.md). The number of ranks changes, too, and the same is struck.
 Each trainer writes digests of its state in each iteration, and compares them after a restore and when it trains the
 iteration again. The last line then also counts restores by another number of ranks, "resized", and updates: "recomputed"
-(repeated), "recomputed_in_vain" and "not_recomputed", as docs/recompute.md explains. All kinds of faults of a mode have
+(repeated), "recomputed_in_vain" and "not_recomputed" (see docs/mechanisms.md). All kinds of faults of a mode have
 a name for --only.
 
 With --jit, the job's healthy ranks keep their processes (docs/jit.md). At random moments a rank is killed or stopped, it

@@ -57,6 +57,9 @@ etcd=
 [[ " $* " != *etcd* ]] || etcd=etcd
 # shellcheck disable=SC2086
 ensure_packages build $etcd
-ensure_venv
+# Python packages are installed while the programs are built.
+ensure_venv &
+venv_installer=$!
 build_product release
+wait "$venv_installer" || die "the virtual environment could not be made; the reason is above"
 exec "$venv_python" "examples/demo/$program" "$@"

@@ -14,7 +14,6 @@ Checks all tracked sources, or the named parts of the check:
   tidy      clang-tidy over the release build  python   ruff
   includes  every #include against the table in docs/architecture.md
   callers   finds functions that nothing in the product calls
-  words     finds words that scripts/retired_words.txt lists, because the glossary has another word
   links     links in Markdown files, with their anchors
 
 --fix lets clang-format and ruff repair sources. --only limits tidy to sources whose path begins with REGEX.
@@ -70,7 +69,6 @@ count() {
 }
 
 lint_includes() { count check_includes.py; }
-lint_words() { count check_words.py; }
 lint_callers() { count check_callers.py; }
 lint_links() { python3 scripts/check_links.py; }
 
@@ -82,11 +80,11 @@ while [[ $# -gt 0 ]]; do
     --help | -h) show_help; exit ;;
     --fix) fix=yes; shift ;;
     --only) only=$(option_value "$@"); shift 2 ;;
-    format | tidy | shell | python | includes | words | callers | links) parts+=("$1"); shift ;;
+    format | tidy | shell | python | includes | callers | links) parts+=("$1"); shift ;;
     *) usage_error "unknown argument '$1'" ;;
   esac
 done
-[[ ${#parts[@]} -gt 0 ]] || parts=(includes words callers links format shell python tidy)
+[[ ${#parts[@]} -gt 0 ]] || parts=(includes callers links format shell python tidy)
 
 ensure_packages build lint
 failed=()

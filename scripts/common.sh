@@ -35,14 +35,15 @@ quietly() {
   fi
 }
 
-# The same for what takes long: also says every half a minute that it goes on, and how far ninja is.
+# The same for what takes long: also says every half a minute that it goes on, how far ninja is, and how long it may
+# still take.
 # patiently LOG WHAT COMMAND...
 patiently() {
   local log=$1 what=$2 status=0 ticker begin=$SECONDS
   shift 2
   # Nothing that outlives this function keeps the caller's output open.
   while sleep "${DEV_PROGRESS_S:-30}" >/dev/null 2>&1; do
-    say "$what: $((SECONDS - begin)) s so far$(steps_done "$log")"
+    say "$what: $((SECONDS - begin)) s so far$(steps_done "$log" $((SECONDS - begin)))"
   done &
   ticker=$!
   quietly "$log" "$@" || status=$?
@@ -51,8 +52,15 @@ patiently() {
   return "$status"
 }
 
-# ", step 12/345", as ninja counts them in a log; nothing where it does not.
-steps_done() { sed -n 's/^\[\([0-9]*\/[0-9]*\)\].*/, step \1/p' "$1" 2>/dev/null | tail -n 1; }
+# steps_done LOG SECONDS: ", step 12/345, some 60 s left", as ninja counts steps in a log that began so many seconds ago;
+# nothing where it does not. Steps differ, so the first ones tell little.
+steps_done() {
+  sed -n 's/^\[\([0-9]*\)\/\([0-9]*\)\].*/\1 \2/p' "$1" 2>/dev/null | tail -n 1 | {
+    read -r ended all || return 0
+    printf ', step %d/%d' "$ended" "$all"
+    ((ended * 5 < all)) || printf ', some %d s left' $(($2 * (all - ended) / ended))
+  }
+}
 
 # wait_until SECONDS COMMAND...
 wait_until() {

@@ -27,14 +27,16 @@ from typing import Any, Literal
 
 @dataclass(kw_only=True)
 class Options:
-    """Options of an Engine or Checkpointer. None leaves an option to the environment (CKPTENGINE_<OPTION>), then to the
-    file that `config` names, then to its default. Values are checked when the engine is created. Sizes are bytes, or
-    text as "64MiB"."""
+    """Options of an Engine or Checkpointer. Sizes are bytes, or text as "64MiB".
+
+    None leaves an option to the environment (CKPTENGINE_<OPTION>), then to the file that `config` names, then to its
+    default. Values are checked when the engine is created.
+    """
 
 '''
 TAIL = '''
     def given(self) -> dict[str, Any]:
-        """What is not None, by name."""
+        """Returns the options that are not None, by name."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 '''

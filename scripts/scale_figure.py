@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, nargs="+", default=[100, 300, 1000, 3000, 10000, 30000, 100000])
     parser.add_argument("--rows", type=Path, help="draw the rows of this file, and measure nothing")
     parser.add_argument("--record", type=Path, help="append the measured rows to this file")
-    parser.add_argument("--plot", type=Path, default=ROOT / "docs" / "scale.png", metavar="PATH")
+    parser.add_argument("--plot", type=Path, default=ROOT / "build" / "scale.png", metavar="PATH")
     arguments = parser.parse_args()
     if arguments.rows:
         rows = [json.loads(line) for line in arguments.rows.read_text().splitlines()]

@@ -36,22 +36,31 @@ ensure_packages() {
 }
 
 # ensure_venv: the virtual environment, as scripts/requirements.txt wants it.
-ensure_venv() {
+ensure_venv() { ensure_environment requirements "PyPI; some minutes, and 1.2 GB of disk"; }
+
+# ensure_environment FILE COST: the virtual environment $venv, as scripts/FILE.txt wants it.
+ensure_environment() {
   local python
   python=$(command -v python3) || die "there is no python3 on the PATH; install Python 3.10 or newer"
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
     die "$python is $("$python" --version), and ckptengine needs Python 3.10 or newer; put one first on the PATH"
-  ! is_installed requirements || return 0
+  ! is_installed "$1" || return 0
   # --clear would empty what the link points to.
   [[ ! -L $venv ]] || die "$venv links to an environment that lacks something or was made for another folder; remove the link"
-  quietly build/setup-venv.log "$python" -m venv --clear $venv ||
+  quietly build/setup-venv.log "$python" -m venv --clear "$venv" ||
     die "'$python -m venv' failed (log: build/setup-venv.log); on Debian its package is python3-venv"
-  install_python requirements "PyPI; some minutes, and 1.2 GB of disk"
+  install_python "$1" "$2"
 }
 
 # ensure_integrations: the frameworks that adapters are tested with, besides.
 ensure_integrations() {
   is_installed requirements_integrations || install_python requirements_integrations "PyPI; half a minute, and 0.3 GB of disk"
+}
+
+# ensure_training_systems: what the adapters of training systems are tested with, in the nightly run.
+ensure_training_systems() {
+  is_installed requirements_training_systems ||
+    install_python requirements_training_systems "PyPI; half a minute, and 0.8 GB of disk"
 }
 
 # ensure_cuda_tools: the disassembler of GPU kernels, where these are compiled. Not all toolkits have one.
@@ -72,7 +81,7 @@ is_installed() {
 # install_python FILE COST
 install_python() {
   say "installing into $venv ($2): $(sed -e 's/#.*//' "scripts/$1.txt" | xargs)"
-  patiently "build/setup-$1.log" "installing into $venv" $venv_python -m pip install --progress-bar off -r "scripts/$1.txt" ||
+  patiently "build/setup-$1.log" "installing into $venv" "$venv_python" -m pip install --progress-bar off -r "scripts/$1.txt" ||
     die "pip could not install scripts/$1.txt (log: build/setup-$1.log); check the network and run this again"
   wanted_of "$1" >"$venv/.$1"
 }

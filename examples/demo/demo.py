@@ -53,6 +53,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--transport", default="tcp", help="between agents, as UCX_TLS names it (default tcp)")
     parser.add_argument("--arena-root", type=Path, default=Path("/dev/shm"), metavar="DIR", help="a tmpfs")
     parser.add_argument("--output", type=Path, default=Path("demo-out"), metavar="DIR", help="for picture and logs")
+    parser.add_argument(
+        "--picture", type=Path, metavar="FILE", help="losses, as .png, .svg or .pdf (default: losses.png in --output)"
+    )
     parser.add_argument("--library", type=Path, metavar="FILE", help="libckptengine.so (default: the release build)")
     arguments = parser.parse_args()
     if arguments.nodes < 2:
@@ -227,7 +230,7 @@ def show(arguments: argparse.Namespace, undisturbed: Run, protected: Run, killed
     for part, seconds, since_s in protected.recovery():
         print(f"  {part:<36}{seconds:>9.3f} s{since_s:>9.3f} s")
 
-    picture = (arguments.output / "losses.png").resolve()
+    picture = (arguments.picture or arguments.output / "losses.png").resolve()
     draw_losses(picture, undisturbed.mean_losses(), protected.mean_losses_by_incarnation(), killed_at)
     print(f"\npicture: {picture}")
 

@@ -70,6 +70,7 @@ def draw_losses(
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    matplotlib.rcParams["svg.hashsalt"] = "losses"  # the same losses make the same file
     figure, axes = pyplot.subplots(figsize=(9, 5), layout="constrained")
     axes.plot(*_points(undisturbed), color="#9aa5b1", linewidth=5, label="undisturbed")
     names = ["with snapshots, until a node died", "restored"]
@@ -80,7 +81,7 @@ def draw_losses(
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
+    figure.savefig(path, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def _points(losses: dict[int, float]) -> tuple[list[int], list[float]]:

@@ -53,8 +53,10 @@ on_all() {
 }
 
 # Trainers attach to an agent, and start none. SLURMD_NODENAME is the node's.
+# `ckptctl status` exits with 1 while no agent answers, and with 2 if one answers that the job is not protected yet.
 # shellcheck disable=SC2016
-on_all bash -c 'for _ in {1..60}; do ckptctl status --node "$SLURMD_NODENAME" && exit; sleep 1; done; exit 1' &>/dev/null
+on_all bash -c 'for _ in {1..60}; do ckptctl status --node "$SLURMD_NODENAME"; [[ $? -eq 1 ]] || exit 0; sleep 1; done; exit 1' \
+  &>/dev/null
 
 # Whoever has the place of the node now: the last word that was told of it.
 holder_of() {

@@ -3,7 +3,7 @@
  * An engine belongs to one rank: one training process that drives one device. After each iteration the engine captures
  * the rank's registered tensors into memory that the node's agent owns. Agents on other nodes copy that state from
  * there. After a failure the engine restores the newest checkpoint that every rank can get. See GEMINI (SOSP'23)
- * sections 3-6 and REFT section 4. docs/glossary.md explains the words.
+ * sections 3-6 and REFT section 4. docs/architecture.md explains the words.
  *
  * Rules for every function:
  *  - Most functions return a status. For every status but CKPT_OK, ckpt_last_error() says what happened, why, and what
@@ -183,7 +183,7 @@ typedef struct ckpt_stats_t {
   double commit_ms;            /* last commit: from the ckpt_snapshot() call until this rank learned of it */
   uint64_t gpu_staging_bytes;  /* GPU memory through which tensors are copied; 0 if none are in GPU memory. Less than
                                   the option gpu_staging_bytes if the GPU had less free memory */
-  /* How much of main shards was copied when, in whole leaves of 64 KiB (docs/schedule.md). */
+  /* How much of main shards was copied when, in whole leaves of 64 KiB (docs/mechanisms.md). */
   uint64_t bubble_bytes;  /* in bubbles: between ckpt_bubble_begin() and ckpt_bubble_end() */
   uint64_t compute_bytes; /* while nothing waited for it */
   uint64_t update_bytes;  /* while ckpt_before_update(), or the update on a GPU, waited for it */
@@ -265,7 +265,7 @@ CKPT_API const char* ckpt_status_string(ckpt_status status);
 /* The version of the library, e.g. "0.1.0". Valid for ever. */
 CKPT_API const char* ckpt_version(void);
 
-/* The XXH3-64 digest of `size_bytes` bytes, with seed 0. Files on storage are checked with it (docs/format.md). `data`
+/* The XXH3-64 digest of `size_bytes` bytes, with seed 0. Files on storage are checked with it (docs/formats.md). `data`
  * may be null if the size is 0. */
 CKPT_API uint64_t ckpt_digest(const void* data, size_t size_bytes);
 
@@ -412,7 +412,7 @@ typedef enum ckpt_optimizer {
 
 /* One parameter's gradient of an update that torch.optim's AdamW, Adam or SGD makes, and the factors of its step, as
  * torch names them. The parameter and its moments are registered tensors: float32, CKPT_OVERLAPPED, and with `elements`
- * elements each. The library copies what it needs. docs/recompute.md says which updates can be repeated. */
+ * elements each. The library copies what it needs. docs/mechanisms.md says which updates can be repeated. */
 typedef struct ckpt_gradient_t {
   size_t struct_size;                /* sizeof(ckpt_gradient_t) */
   const char* parameter;             /* names of registered tensors */
@@ -454,7 +454,7 @@ typedef struct ckpt_gradient_t {
 CKPT_API ckpt_status ckpt_wants_gradients(ckpt_engine* engine, int32_t* wants);
 
 /* With the option protection=recompute(n): gives the gradient of one parameter. Nodes that hold a copy of the previous
- * checkpoint then repeat the update, and need not fetch the next checkpoint (docs/recompute.md). Call it for each
+ * checkpoint then repeat the update, and need not fetch the next checkpoint (docs/mechanisms.md). Call it for each
  * parameter that the update changes, between ckpt_before_update() and the update. Exactly one update may follow before
  * the next ckpt_snapshot(); otherwise nodes find other bytes than this rank has, and fetch the checkpoint in full. Give
  * no gradient of an update that creates the moments.

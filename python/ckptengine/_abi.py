@@ -39,7 +39,25 @@ SO_VERSION = "0"
 
 
 class Status(enum.IntEnum):
-    """Result of a call. The C header explains each value."""
+    """Result of a call.
+
+    Attributes:
+        OK: The call succeeded.
+        SKIPPED: All ranks skip the snapshot of this iteration. Training is not affected.
+        DISCARDED: This snapshot was taken and then discarded. Training is not affected.
+        INVALID: Bad argument, bad option or wrong order of calls. Nothing changed.
+        NO_AGENT: No agent answers on this node, or it belongs to another job.
+        CLAIMED: Another running process holds this rank.
+        SUPERSEDED: This process belongs to an earlier incarnation: restart it with all others.
+        NO_SPACE: No room: in memory, /dev/shm, the GPU's memory, or within the option `arena_bytes`.
+        MISMATCH: World size or layout differs from what is stored. The error names where.
+        LOST: A committed checkpoint is lost and cannot be rebuilt.
+        TIMEOUT: A deadline passed. The error says what the call waited for.
+        CORRUPT: Bytes did not match their digest, and no other source has them.
+        SYSTEM: The operating system or the GPU refused something.
+        INTERNAL: A bug in ckptengine: report it with the agent's log.
+        HALTED: The job was halted, because a rank holds it up: do not update (docs/jit.md).
+    """
 
     OK = 0
     SKIPPED = 1
@@ -86,7 +104,12 @@ class DType(enum.IntEnum):
 
 
 class Memory(enum.IntEnum):
-    """Where a tensor's bytes are."""
+    """Where a tensor's bytes are.
+
+    Attributes:
+        HOST: Memory of the process.
+        DEVICE: Memory of a CUDA GPU, one GPU per engine.
+    """
 
     HOST = 0
     DEVICE = 1
@@ -100,14 +123,28 @@ class Optimizer(enum.IntEnum):
 
 
 class Capture(enum.IntEnum):
-    """When a tensor is captured. This also selects its shard."""
+    """When a tensor is captured. This also selects its shard.
 
-    OVERLAPPED = 0  # main shard: copied while training goes on, until before_update()
-    SYNCHRONOUS = 1  # private shard: copied before snapshot() returns
+    Attributes:
+        OVERLAPPED: Main shard: copied while training goes on, until before_update().
+        SYNCHRONOUS: Private shard: copied before snapshot() returns.
+    """
+
+    OVERLAPPED = 0
+    SYNCHRONOUS = 1
 
 
 class Tier(enum.IntEnum):
-    """Where a shard of a restored checkpoint came from."""
+    """Where a shard of a restored checkpoint came from.
+
+    Attributes:
+        NONE: Nothing was restored.
+        LOCAL: This node's memory.
+        PEER: Another node's memory.
+        DECODED: Parity.
+        PERSISTENT: Storage.
+        LIVE: The rank's own tensors, after a rejoin.
+    """
 
     NONE = 0
     LOCAL = 1
@@ -129,7 +166,15 @@ class Protection(enum.IntEnum):
 
 
 class Stage(enum.IntEnum):
-    """How far a snapshot has come. Later stages have higher values."""
+    """How far a snapshot has come. Later stages have higher values.
+
+    Attributes:
+        NONE: Not taken, waiting for a slot, discarded, or more than 256 iterations old.
+        CAPTURING: The copy is under way.
+        CAPTURED: Complete in this node's memory.
+        COMMITTED: Every shard of the job has all its copies and parity.
+        DURABLE: The whole checkpoint is on storage (option `storage`).
+    """
 
     NONE = 0
     CAPTURING = 1
@@ -362,8 +407,18 @@ def find_library(*names: str) -> Path | None:
 
 
 def load_library(path: str | os.PathLike | None = None) -> Library:
-    """Loads the library at `path`. Without `path`, tries in this order: the package, the bundle around the package, the
-    release build of the source tree, the system's loader. Raises OSError if the library is in none of these places."""
+    """Loads libckptengine.
+
+    Args:
+        path: Path of the library. Without it, tries in this order: the package, the bundle around the package, the
+            release build of the source tree, the system's loader.
+
+    Returns:
+        The loaded library. Loading it again returns the same object.
+
+    Raises:
+        OSError: The library is in none of these places, or it does not fit this package.
+    """
     if path is not None:
         return _load(os.fspath(path))
     found = find_library(FILE_NAME, f"{FILE_NAME}.{SO_VERSION}")

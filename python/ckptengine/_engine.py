@@ -30,7 +30,11 @@ _PLACES = {
 
 
 class Error(RuntimeError):
-    """A call failed. `status` is the kind of failure. The text says what happened, why, and what to do."""
+    """A call failed. The text says what happened, why, and what to do.
+
+    Attributes:
+        status: The kind of failure.
+    """
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message or status.name)
@@ -38,14 +42,19 @@ class Error(RuntimeError):
 
 
 class Halted(Error):
-    """The job was halted, because some rank died or makes no progress (docs/jit.md). No update may begin any more: the
-    engine captures the state as it is. Call rejoin() and restore(). Or close the engine, end the process, and start all
-    ranks again."""
+    """The job was halted, because some rank died or makes no progress (docs/jit.md).
+
+    No update may begin any more: the engine captures the state as it is. Call rejoin() and restore(). Or close the
+    engine, end the process, and start all ranks again.
+    """
 
 
 class NotProtected(RuntimeError):
-    """snapshot() raises it if the job is not protected and the engine has `require_protected`. `health` is the
-    verdict."""
+    """The job is not protected, and the engine has `require_protected`. snapshot() raises it.
+
+    Attributes:
+        health: The verdict on the job.
+    """
 
     def __init__(self, health: Health) -> None:
         super().__init__(str(health))
@@ -54,22 +63,39 @@ class NotProtected(RuntimeError):
 
 @dataclass(frozen=True)
 class Restored:
-    """What restore() did. Times are in milliseconds, sizes in bytes."""
+    """What restore() did. Times are in milliseconds, sizes in bytes.
 
-    found: bool  # False: nothing is stored, so this is a fresh start
-    behind: bool  # a newer checkpoint was committed and is lost; `message` names it
-    status_unknown: bool  # nodes that did not answer may know of a newer commit; `message` names them
-    main_tier: Tier  # where the main shard came from
-    private_tier: Tier  # where the private shard came from
-    incarnation: int  # which start of the job this is; the first is 1
-    iteration: int  # the restored iteration; -1 if not found
-    next_iteration: int  # where the training loop continues
-    bytes: int  # bytes restored into the caller's memory
-    fetch_ms: float  # time until this node's agent had all bytes and had verified them
-    load_ms: float  # from then on, until they were in the caller's memory and verified
-    message: str = ""  # what a person should know about this restore
-    stored_world_size: int = 0  # number of ranks of the job that captured the checkpoint; 0 if not found
-    adopted: bool = False  # this rank got rank 0's private shard, since none is stored for it (docs/elastic.md)
+    Attributes:
+        found: False if nothing is stored, so this is a fresh start.
+        behind: True if a newer checkpoint was committed and is lost. `message` names it.
+        status_unknown: True if nodes that did not answer may know of a newer commit. `message` names them.
+        main_tier: Where the main shard came from.
+        private_tier: Where the private shard came from.
+        incarnation: Which start of the job this is. The first is 1.
+        iteration: The restored iteration. -1 if not found.
+        next_iteration: Where the training loop continues.
+        bytes: Bytes restored into the caller's memory.
+        fetch_ms: Time until this node's agent had all bytes and had verified them.
+        load_ms: From then on, until they were in the caller's memory and verified.
+        message: What a person should know about this restore.
+        stored_world_size: Number of ranks of the job that captured the checkpoint. 0 if not found.
+        adopted: True if this rank got rank 0's private shard, since none is stored for it (docs/elastic.md).
+    """
+
+    found: bool
+    behind: bool
+    status_unknown: bool
+    main_tier: Tier
+    private_tier: Tier
+    incarnation: int
+    iteration: int
+    next_iteration: int
+    bytes: int
+    fetch_ms: float
+    load_ms: float
+    message: str = ""
+    stored_world_size: int = 0
+    adopted: bool = False
 
     def __str__(self) -> str:
         if not self.found:
@@ -85,12 +111,19 @@ class Restored:
 
 @dataclass(frozen=True)
 class Halt:
-    """A halt that has frozen this rank."""
+    """A halt that has frozen this rank.
 
-    captured: bool  # this rank's state of `iteration` is captured; False: it cannot be, and `text` says why
-    incarnation: int  # that was halted
-    iteration: int  # whose update this rank has finished last; -1 if none
-    text: str  # for people
+    Attributes:
+        captured: True if this rank's state of `iteration` is captured. False: it cannot be, and `text` says why.
+        incarnation: The incarnation that was halted.
+        iteration: The last iteration whose update this rank has finished. -1 if none.
+        text: The reason, for people.
+    """
+
+    captured: bool
+    incarnation: int
+    iteration: int
+    text: str
 
     def __str__(self) -> str:
         return self.text
@@ -98,7 +131,28 @@ class Halt:
 
 @dataclass(frozen=True)
 class Stats:
-    """Counters and latest measurements of an engine. ckpt_stats_t in the C header explains each."""
+    """Counters and latest measurements of an engine. Times are in milliseconds, sizes in bytes.
+
+    Attributes:
+        snapshots: Snapshots that were taken.
+        skipped: Snapshots that all ranks skipped.
+        discarded: Snapshots that were taken and then discarded.
+        committed: Commits that this rank learned of in this incarnation.
+        committed_iteration: Newest iteration committed in this incarnation. -1 if none.
+        durable_iteration: Newest iteration that this rank knows to be on storage. -1 if none.
+        bytes_captured: Total over all snapshots.
+        stall_ms: Time in the last snapshot() and its before_update().
+        capture_ms: Last snapshot: from the snapshot() call until captured.
+        commit_ms: Last commit: from the snapshot() call until this rank learned of it.
+        gpu_staging_bytes: GPU memory through which tensors are copied. 0 if none are in GPU memory. Less than the
+            option `gpu_staging_bytes` if the GPU had less free memory.
+        bubble_bytes: Bytes of main shards that were copied in bubbles (docs/mechanisms.md).
+        compute_bytes: Bytes of main shards that were copied while nothing waited for it.
+        update_bytes: Bytes of main shards that were copied while before_update(), or the update on a GPU, waited for
+            it.
+        layered: Snapshots that were copied in layers, by a plan.
+        layered_late: Of them, those for which before_update() had to wait.
+    """
 
     snapshots: int
     skipped: int
@@ -120,25 +174,45 @@ class Stats:
 
 @dataclass(frozen=True)
 class Health:
-    """The verdict whether the job is protected. docs/protection.md explains it. Times are in milliseconds."""
+    """The verdict whether the job is protected. docs/protection.md explains it. Times are in milliseconds.
+
+    Attributes:
+        state: The verdict.
+        reason: One word for programs: "none", "rank_stopped", ...
+        text: The reason, for people. "" if there is nothing to say.
+        advice: What to do.
+        since_ms: How long this state has lasted.
+        at_risk_ms: Training time since the newest commit. It is lost if the job fails now.
+        at_risk_iterations: Iterations since the newest commit. They are lost if the job fails now.
+        allowed_ms: Time without a commit after which the job is not protected.
+        committed_incarnation: Incarnation of the newest known commit. 0 if none.
+        committed_iteration: Iteration of the newest known commit. -1 if none.
+        copies_now: Newest commit: the fewest copies that any shard has.
+        copies_wanted: How many copies the job asks for.
+        parity_now: Newest commit: lost nodes that each parity group can still replace.
+        parity_wanted: How many lost nodes each parity group should replace.
+        node: The node that holds up commits. "" if no single one.
+        rank: The rank that holds up commits. -1 if no single one.
+        suspicion: Which ranks hold training up, for people (docs/jit.md).
+    """
 
     state: Protection
-    reason: str  # one word for programs: "none", "rank_stopped", ...
-    text: str  # the reason, for people; "" if there is nothing to say
-    advice: str  # what to do
-    since_ms: int  # how long this state has lasted
-    at_risk_ms: int  # training time since the newest commit, lost if the job fails now
+    reason: str
+    text: str
+    advice: str
+    since_ms: int
+    at_risk_ms: int
     at_risk_iterations: int
-    allowed_ms: int  # time without a commit after which the job is not protected
-    committed_incarnation: int  # newest known commit; 0 if none
-    committed_iteration: int  # its iteration; -1 if none
-    copies_now: int  # newest commit: the fewest copies that any shard has
+    allowed_ms: int
+    committed_incarnation: int
+    committed_iteration: int
+    copies_now: int
     copies_wanted: int
-    parity_now: int  # newest commit: lost nodes that each parity group can still replace
+    parity_now: int
     parity_wanted: int
-    node: str  # the node that holds up commits; "" if no single one
-    rank: int  # the rank that holds up commits; -1 if no single one
-    suspicion: str = ""  # which ranks hold training up, for people (docs/jit.md)
+    node: str
+    rank: int
+    suspicion: str = ""
 
     def __str__(self) -> str:
         verdict = f"the job is {self.state!s}" + (f": {self.text}" if self.text else "")
@@ -150,9 +224,16 @@ class Health:
 
 
 class Ticket:
-    """The result of snapshot(). A ticket is true if the snapshot was taken, or still waits for a slot. If it is false,
-    `status` and `message` say why. before_update() may skip a snapshot that waits, and then makes the ticket false. Any
-    thread may use a ticket while the engine is open."""
+    """The result of snapshot(). Any thread may use a ticket while the engine is open.
+
+    A ticket is true if the snapshot was taken, or still waits for a slot. If it is false, `status` and `message` say
+    why. before_update() may skip a snapshot that waits, and then makes the ticket false.
+
+    Attributes:
+        iteration: The iteration of the snapshot.
+        status: OK if the snapshot was taken or waits. Else why it was not taken.
+        message: The reason, for people. "" if there is none.
+    """
 
     __slots__ = ("__weakref__", "_engine", "iteration", "message", "status")
 
@@ -164,6 +245,7 @@ class Ticket:
 
     @property
     def taken(self) -> bool:
+        """True if the snapshot was taken, or still waits for a slot."""
         return self.status is Status.OK
 
     def __bool__(self) -> bool:
@@ -176,15 +258,26 @@ class Ticket:
 
     @property
     def stage(self) -> Stage:
-        """How far the snapshot has come. NONE if it was not taken, waits for a slot, was discarded, or is too old to be
-        remembered."""
+        """How far the snapshot has come.
+
+        NONE if it was not taken, waits for a slot, was discarded, or is too old to be remembered.
+        """
         return self._engine.stage(self.iteration) if self.taken else Stage.NONE
 
     def wait(self, stage: Stage = Stage.COMMITTED, timeout_ms: int = 10_000) -> bool:
-        """Waits until this snapshot, or a newer one, has reached `stage`. Returns False if that takes longer than
-        `timeout_ms`, or can never happen. `message` then says why. If it can never happen, `status` says why, too. Call
-        before_update() first, because it finishes the capture. Only stage CAPTURING needs no before_update(): it is
-        reached when the copy has begun."""
+        """Waits until this snapshot, or a newer one, has reached `stage`.
+
+        Call before_update() first, because it finishes the capture. Only stage CAPTURING needs no before_update(): it
+        is reached when the copy has begun.
+
+        Args:
+            stage: The stage to wait for.
+            timeout_ms: Longest wait, in milliseconds.
+
+        Returns:
+            True if the stage was reached. False if that takes longer than `timeout_ms`, or can never happen. `message`
+            then says why. If it can never happen, `status` says why, too.
+        """
         if not self.taken:
             return False
         status, message = self._engine._wait(self.iteration, stage, timeout_ms)
@@ -203,10 +296,6 @@ class Ticket:
 class Engine:
     """The engine of one rank.
 
-    Options: give an `Options` object, or keyword arguments of the same names (docs/options.md), or both. Arguments
-    override the object. An option that you do not give comes from the environment (CKPTENGINE_<OPTION>), or else from
-    the file that the option `config` names.
-
     Close the engine, or use it in a `with` block. An engine that is collected without close() discards its pending
     capture.
 
@@ -224,9 +313,18 @@ class Engine:
     Errors: every method raises Error if it fails. snapshot() and before_update() raise only for wrong use, and Halted.
     before_update() also raises if the GPU does not get to the update.
 
-    Protection: with `require_protected`, snapshot() raises NotProtected while health() says that the job is not
-    protected. It does not raise within `allowed_ms` of health() after restore(), so that the job has time for its first
-    commit. Without `require_protected`, the engine logs a warning and training goes on.
+    Args:
+        options: Options of the engine. An option that you do not give comes from the environment
+            (CKPTENGINE_<OPTION>), or else from the file that the option `config` names.
+        library: Path of libckptengine. Default: as in load_library().
+        require_protected: With True, snapshot() raises NotProtected while health() says that the job is not protected.
+            It does not raise within `allowed_ms` of health() after restore(), so that the job has time for its first
+            commit. With False, the engine logs a warning and training goes on.
+        **more: Further options, by name (docs/options.md). They override `options`.
+
+    Raises:
+        Error: An option is invalid, no agent answers, or another process holds the rank.
+        OSError: The library was not found.
     """
 
     def __init__(
@@ -258,8 +356,18 @@ class Engine:
     # ---- registration ----
 
     def register(self, name: str, buffer: Any, *, capture: Capture = Capture.OVERLAPPED) -> None:
-        """Registers a writable, contiguous object with the buffer protocol, e.g. a numpy array, bytearray or
-        array.array. The engine holds the object, so a bytearray cannot be resized while it is registered."""
+        """Registers an object with the buffer protocol, e.g. a numpy array, bytearray or array.array.
+
+        The engine holds the object, so a bytearray cannot be resized while it is registered.
+
+        Args:
+            name: Name of the tensor, unique in this engine.
+            buffer: A writable, contiguous object.
+            capture: When the tensor is captured. This also selects its shard.
+
+        Raises:
+            Error: The name is taken, or the buffer cannot be registered.
+        """
         view = memoryview(buffer)
         if view.readonly or not view.c_contiguous:
             raise Error(
@@ -282,8 +390,20 @@ class Engine:
         capture: Capture = Capture.OVERLAPPED,
         owner: Any = None,
     ) -> None:
-        """Registers contiguous memory in row-major order. `shape` is in elements. The engine holds `owner` while the
-        memory is registered, so that the memory is not freed."""
+        """Registers contiguous memory in row-major order.
+
+        Args:
+            name: Name of the tensor, unique in this engine.
+            address: Address of the first byte.
+            dtype: Type of the elements.
+            shape: Size of each dimension, in elements.
+            memory: Where the bytes are: host or GPU memory.
+            capture: When the tensor is captured. This also selects its shard.
+            owner: An object that the engine holds while the memory is registered, so that the memory is not freed.
+
+        Raises:
+            Error: The name is taken, or the memory cannot be registered.
+        """
         extents = (ctypes.c_int64 * max(1, len(shape)))(*shape)
         tensor = _abi.CTensor(
             name=_c_text(name),
@@ -298,46 +418,94 @@ class Engine:
         self._alive[name] = owner
 
     def move(self, name: str, address: int, *, owner: Any = None) -> None:
-        """Tells the engine a registered tensor's new address. Not between snapshot() and before_update()."""
+        """Tells the engine a registered tensor's new address.
+
+        Args:
+            name: Name of the tensor.
+            address: Address of the first byte. Type and shape stay.
+            owner: An object that the engine holds while the memory is registered.
+
+        Raises:
+            Error: Called between snapshot() and before_update(), or there is no such tensor.
+        """
         self._check(self._library.ckpt_move_tensor(self._open(), _c_text(name), address or None))
         self._alive[name] = owner
 
     def unregister(self, name: str) -> None:
-        """Forgets a tensor. Not between snapshot() and before_update()."""
+        """Forgets a tensor. A later registration may reuse its name.
+
+        Args:
+            name: Name of the tensor.
+
+        Raises:
+            Error: Called between snapshot() and before_update(), or there is no such tensor.
+        """
         self._check(self._library.ckpt_unregister_tensor(self._open(), _c_text(name)))
         self._alive.pop(name, None)
 
     @property
     def registered(self) -> Iterable[str]:
+        """The names of the registered tensors."""
         return self._alive.keys()
 
     # ---- restore ----
 
     def take_shards(self) -> None:
         """Says that this rank can take over shards that other ranks captured, see ckpt_take_shards() in ckptengine.h.
-        Call it before stored_layout() and restore()."""
+
+        Call it before stored_layout() and restore().
+        """
         self._check(self._library.ckpt_take_shards(self._open()))
 
     def load_taken(self, shard: str, address: int, size_bytes: int) -> None:
-        """Copies a shard that this rank takes over, or one of its own, to host memory at `address`, and verifies it.
-        `size_bytes` is the shard's length. Call it between stored_layout() and restore(), which then loads nothing."""
+        """Copies a shard that this rank takes over, or one of its own, to host memory, and verifies it.
+
+        Call it between stored_layout() and restore(), which then loads nothing.
+
+        Args:
+            shard: Name of the shard.
+            address: Where the bytes go.
+            size_bytes: The shard's length.
+
+        Raises:
+            Error: There is no such shard, the length is wrong, or the shard cannot be loaded.
+        """
         self._check(self._library.ckpt_load_taken(self._open(), _c_text(shard), address or None, size_bytes))
 
     def stored_layout(self) -> dict[str, Any]:
-        """Returns the layout of the checkpoint that restore() would restore for this rank: {"found", "iteration",
-        "incarnation", "main", "private"}. "main" and "private" are {name: {"dtype", "shape", "data_offsets"}}. Every
-        rank must call this function or restore(), because each waits for all ranks. "shards" has the names of the two
-        shards. If the rank takes over shards, "taken" instead has the layout of each, by the shard's name. It may
-        return while the bytes are still coming from other nodes. If the last copy is lost before they are here,
-        restore() raises Error (LOST), or restores an older checkpoint that has the same layout: compare
-        `iteration`."""
+        """Returns the layout of the checkpoint that restore() would restore for this rank.
+
+        Every rank must call this function or restore(), because each waits for all ranks. It may return while the bytes
+        are still coming from other nodes. If the last copy is lost before they are here, restore() raises Error (LOST),
+        or restores an older checkpoint that has the same layout: compare `iteration`.
+
+        Returns:
+            {"found", "iteration", "incarnation", "main", "private", "shards"}. "main" and "private" are
+            {name: {"dtype", "shape", "data_offsets"}}. "shards" has the names of the two shards. If the rank takes over
+            shards, "taken" instead has the layout of each, by the shard's name.
+
+        Raises:
+            Error: The call fails, or not all ranks come in time.
+        """
         text = ctypes.c_char_p()
         self._check(self._library.ckpt_stored_layout(self._open(), byref(text)))
         return json.loads(text.value or b"{}")
 
     def restore(self, stream: int | None = None) -> Restored:
-        """Restores the newest checkpoint that every rank can get into the registered memory, after the work that is
-        already on `stream`. Every rank calls it once in each incarnation, before its first snapshot."""
+        """Restores the newest checkpoint that every rank can get into the registered memory.
+
+        Every rank calls it once in each incarnation, before its first snapshot.
+
+        Args:
+            stream: The restore follows the work that is already on this stream.
+
+        Returns:
+            What was restored, and from where.
+
+        Raises:
+            Error: MISMATCH if the layout or the number of ranks differs from what is stored, LOST if a commit is lost
+                and nothing can be restored, TIMEOUT after the option `restore_timeout_ms`.
+        """
         c = _abi.CRestored()
         self._check(self._library.ckpt_restore(self._open(), _c_stream(stream), byref(c)))
         behind, status_unknown = bool(c.behind), bool(c.status_unknown)
@@ -366,17 +534,29 @@ class Engine:
     def snapshot(
         self, iteration: int, stream: int | None = None, *, wait: bool = False, timeout_ms: int = 30_000
     ) -> Ticket:
-        """Starts the snapshot of `iteration` and returns at once. Call it after all updates of that iteration. The
-        snapshot captures the state after the work that is already on `stream`. A skipped or failed snapshot does not
-        raise: the ticket says so, and failures are logged. If no slot is free, the copy begins as soon as one is. If
-        none becomes free in time, before_update() skips the snapshot. It is also skipped in iterations that the option
-        `capture_every` leaves out. Raises Error (INVALID) for wrong use, and Halted as before_update() does.
+        """Starts the snapshot of `iteration` and returns at once. Call it after all updates of that iteration.
 
-        `wait` is for a job that is about to end. With it, this function first waits until the previous snapshot is
-        committed, at most half of `timeout_ms`, so that this one is not skipped. Then it takes this snapshot, calls
-        before_update(), and waits until the snapshot is committed. All of this ends within `timeout_ms`. The ticket's
-        stage says whether the snapshot is committed. Every rank must call this for the same iteration. The snapshot is
-        taken whatever `capture_every` says."""
+        A skipped or failed snapshot does not raise: the ticket says so, and failures are logged. If no slot is free,
+        the copy begins as soon as one is. If none becomes free in time, before_update() skips the snapshot. It is also
+        skipped in iterations that the option `capture_every` leaves out.
+
+        Args:
+            iteration: The iteration whose state is captured. It grows from snapshot to snapshot.
+            stream: The snapshot captures the state after the work that is already on this stream.
+            wait: For a job that is about to end. First waits until the previous snapshot is committed, at most half of
+                `timeout_ms`, so that this one is not skipped. Then takes this snapshot, calls before_update(), and
+                waits until the snapshot is committed. Every rank must call this for the same iteration. The snapshot is
+                taken whatever `capture_every` says.
+            timeout_ms: Longest time for all of that, in milliseconds.
+
+        Returns:
+            The snapshot's ticket. With `wait`, its stage says whether the snapshot is committed.
+
+        Raises:
+            Error: INVALID for wrong use.
+            Halted: As in before_update().
+            NotProtected: The engine has `require_protected`, and the job is not protected.
+        """
         deadline = time.monotonic() + timeout_ms / 1000
 
         def left_ms() -> int:
@@ -415,12 +595,21 @@ class Engine:
             raise NotProtected(health)
 
     def before_update(self, streams: Sequence[int] = ()) -> bool:
-        """Finishes the pending capture. Call it before the overlapped tensors change again. Blocks until they are
-        captured. For tensors in GPU memory it does not block, but lets `streams` wait: name every stream that changes
-        them. With on_suspicion=halt it also waits until the GPU has done what is on these streams, at most an hour.
-        Returns False if the capture failed, or was skipped because no slot became free. The snapshot's ticket then says
-        so. Raises Error (INVALID) for wrong use. Raises Error (TIMEOUT) if the GPU takes longer, and Halted if the job
-        was halted: then do not change the tensors."""
+        """Finishes the pending capture. Call it before the overlapped tensors change again.
+
+        Blocks until they are captured. For tensors in GPU memory it does not block, but lets `streams` wait. With
+        on_suspicion=halt it also waits until the GPU has done what is on these streams, at most an hour.
+
+        Args:
+            streams: Every stream that changes tensors in GPU memory.
+
+        Returns:
+            False if the capture failed, or was skipped because no slot became free. The snapshot's ticket then says so.
+
+        Raises:
+            Error: INVALID for wrong use. TIMEOUT if the GPU takes longer.
+            Halted: The job was halted: do not change the tensors.
+        """
         handles = (ctypes.c_void_p * len(streams))(*streams)
         status = Status(self._library.ckpt_before_update(self._open(), handles, len(streams)))
         if status is Status.OK:
@@ -434,7 +623,7 @@ class Engine:
         return False
 
     def wants_gradients(self) -> bool:
-        """Whether gradients of the coming update are of use, see ckpt_wants_gradients() in ckptengine.h."""
+        """Returns whether gradients of the coming update are of use, see ckpt_wants_gradients() in ckptengine.h."""
         wants = ctypes.c_int32()
         self._check(self._library.ckpt_wants_gradients(self._open(), byref(wants)))
         return bool(wants.value)
@@ -442,10 +631,20 @@ class Engine:
     def add_gradient(
         self, *, data: int, elements: int, dtype: DType = DType.F32, **more: str | float | bool | None
     ) -> bool:
-        """Gives the gradient of one parameter for the coming update, so that other nodes can repeat that update. `data`
-        is the address of `elements` numbers, which are copied. `more` has the other members of ckpt_gradient_t in
-        ckptengine.h, which says when to call this. Returns False if the update cannot be repeated;
-        the engine warns once. Raises Error (INVALID) for wrong use."""
+        """Gives the gradient of one parameter for the coming update, so that other nodes can repeat that update.
+
+        Args:
+            data: Address of the gradient's numbers, which are copied.
+            elements: How many numbers there are.
+            dtype: Their type.
+            **more: The other members of ckpt_gradient_t in ckptengine.h, which says when to call this.
+
+        Returns:
+            False if the update cannot be repeated. The engine warns once.
+
+        Raises:
+            Error: INVALID for wrong use.
+        """
         given = {key: _c_text(value) if isinstance(value, str) else value for key, value in more.items()}
         gradient = _abi.CGradient(data=data or None, elements=elements, dtype=dtype, **given)
         status = Status(self._library.ckpt_add_gradient(self._open(), byref(gradient)))
@@ -454,27 +653,43 @@ class Engine:
         return status is Status.OK
 
     def own_not_ready(self) -> None:
-        """Tells the engine that the synchronous tensors do not hold the coming iteration's state yet, so the next
-        before_update() does not copy them. Without on_suspicion=halt, it never does (docs/jit.md)."""
+        """Tells the engine that the synchronous tensors do not hold the coming iteration's state yet.
+
+        So the next before_update() does not copy them. Without on_suspicion=halt, it never does (docs/jit.md).
+        """
         self._check(self._library.ckpt_own_not_ready(self._open()))
 
     def capture_next(self) -> None:
-        """Lets the next snapshot() capture the whole state, whatever the option `capture_every` says. Every rank has to
-        call it before the same iteration."""
+        """Lets the next snapshot() capture the whole state, whatever the option `capture_every` says.
+
+        Every rank has to call it before the same iteration.
+        """
         self._check(self._library.ckpt_capture_next(self._open()))
 
     def discard(self) -> None:
-        """Discards the pending capture. Call it if the state changed before before_update(). Does nothing if no capture
-        is pending."""
+        """Discards the pending capture. Does nothing if no capture is pending.
+
+        Call it if the state changed before before_update().
+        """
         self._check(self._library.ckpt_discard(self._open()))
 
     # ---- halts ----
 
     def wait_halt(self, timeout_s: float = 60) -> Halt | None:
-        """Waits until the job is halted and this rank is frozen. `captured` says whether its state was captured.
-        Returns None if `timeout_s` passes first. After a halt was returned, the training thread may be interrupted, and
-        every further call returns at once until rejoin(). Any thread may call it, but none may be in it when the engine
-        is closed. Raises Error (INVALID) without the option on_suspicion=halt."""
+        """Waits until the job is halted and this rank is frozen.
+
+        After a halt was returned, the training thread may be interrupted, and every further call returns at once until
+        rejoin(). Any thread may call it, but none may be in it when the engine is closed.
+
+        Args:
+            timeout_s: Longest wait, in seconds.
+
+        Returns:
+            The halt. Its `captured` says whether this rank's state was captured. None if `timeout_s` passes first.
+
+        Raises:
+            Error: INVALID without the option on_suspicion=halt.
+        """
         c = _abi.CHalt()
         status = Status(self._library.ckpt_wait_halt(self._open(), max(0, int(1000 * timeout_s)), byref(c)))
         if status is Status.TIMEOUT:
@@ -484,54 +699,99 @@ class Engine:
         return Halt(captured=bool(c.captured), incarnation=c.incarnation, iteration=c.iteration, text=text)
 
     def report_trouble(self, text: str) -> None:
-        """Says that a communication of this rank has failed although no halt interrupted it, for example because a
-        peer's connection was closed. So the job is halted at once, and nobody is suspected for it. Call it on the
-        training thread, before wait_halt(). `text` is for people. Raises Error (INVALID) without the option
-        on_suspicion=halt, and before restore()."""
+        """Says that a communication of this rank has failed although no halt interrupted it.
+
+        For example because a peer's connection was closed. So the job is halted at once, and nobody is suspected for
+        it. Call it on the training thread, before wait_halt().
+
+        Args:
+            text: What failed, for people.
+
+        Raises:
+            Error: INVALID without the option on_suspicion=halt, and before restore().
+        """
         self._check(self._library.ckpt_report_trouble(self._open(), text.replace("\0", " ").encode("utf-8", "replace")))
 
     def rejoin(self) -> None:
-        """Joins the next incarnation of the halted job, in this process. Call it on the training thread, after
-        wait_halt() or Halted, once no communication changes registered memory any more. Then call restore(), and train
-        on. What is registered stays registered. Waits for the capture of this rank and for the node's agent, not for
-        other ranks. If it raises Error, the job is still halted."""
+        """Joins the next incarnation of the halted job, in this process. Then call restore(), and train on.
+
+        Call it on the training thread, after wait_halt() or Halted, once no communication changes registered memory any
+        more. What is registered stays registered. Waits for the capture of this rank and for the node's agent, not for
+        other ranks.
+
+        Raises:
+            Error: The process could not rejoin. The job is still halted.
+        """
         self._check(self._library.ckpt_rejoin(self._open()))
         self._newest_taken, self._newest, self._last_status = -1, None, Status.OK
 
     # ---- communication ----
 
     def comm_begin(self, channel: int = 0, stream: int | None = None) -> None:
-        """Marks the begin of a communication of training, so that checkpoint traffic keeps out of its way. For each
-        communication call comm_end() once, with the same channel, from any thread. Communications that overlap need
-        different channels, 0 to 7. Does nothing before restore().
+        """Marks the begin of a communication of training, so that checkpoint traffic keeps out of its way.
+
+        For each communication call comm_end() once, with the same channel, from any thread. Does nothing before
+        restore().
 
         With `stream`, the communication begins when the GPU reaches the next work on that stream. It ends when the GPU
         has finished the work that is on the stream of comm_end() at that call. Name a stream in both calls or in
-        neither."""
+        neither.
+
+        Args:
+            channel: 0 to 7. Communications that overlap need different channels.
+            stream: The CUDA stream of the communication.
+
+        Raises:
+            Error: INVALID if there is no such channel.
+        """
         self._check(self._library.ckpt_comm_begin(self._open(), _c_channel(channel), _c_stream(stream)))
 
     def comm_end(self, channel: int = 0, stream: int | None = None) -> None:
-        """Marks the end of a communication of training. Raises Error (INVALID) if none has begun on `channel`."""
+        """Marks the end of a communication of training. Any thread may call it.
+
+        Args:
+            channel: The channel of comm_begin().
+            stream: The CUDA stream of the communication, if comm_begin() named one.
+
+        Raises:
+            Error: INVALID if no communication has begun on `channel`.
+        """
         self._check(self._library.ckpt_comm_end(self._open(), _c_channel(channel), _c_stream(stream)))
 
     def bubble_begin(self, stream: int | None = None) -> None:
-        """Marks the begin of a bubble: training waits for other ranks and computes nothing. With `layered_capture`,
-        state is copied in bubbles as far as possible (docs/schedule.md). Pairs may be nested: then the outer one
-        counts.
+        """Marks the begin of a bubble: training waits for other ranks and computes nothing.
+
+        With `layered_capture`, state is copied in bubbles as far as possible (docs/mechanisms.md). Pairs may be nested:
+        then the outer one counts.
 
         Without `stream`, for training on the CPU: the training thread waits, in a receive or a collective that blocks.
-        It makes the call. With the stream on which training computes on a GPU, the bubble lasts from where the GPU has
-        finished the work that is on the stream now until it has finished the work that is there at bubble_end(). Other
-        streams than the one of snapshot() are ignored."""
+        It makes the call. With `stream`, the bubble lasts from where the GPU has finished the work that is on the
+        stream now until it has finished the work that is there at bubble_end().
+
+        Args:
+            stream: The stream on which training computes on a GPU. Other streams than the one of snapshot() are
+                ignored.
+        """
         self._check(self._library.ckpt_bubble_begin(self._open(), _c_stream(stream)))
 
     def bubble_end(self, stream: int | None = None) -> None:
-        """Marks the end of a bubble. Raises Error (INVALID) if none has begun."""
+        """Marks the end of a bubble.
+
+        Args:
+            stream: The stream of bubble_begin().
+
+        Raises:
+            Error: INVALID if no bubble has begun.
+        """
         self._check(self._library.ckpt_bubble_end(self._open(), _c_stream(stream)))
 
     @contextlib.contextmanager
     def bubble(self, stream: int | None = None) -> Iterator[None]:
-        """Context in which training waits for other ranks: bubble_begin() and bubble_end()."""
+        """Context in which training waits for other ranks: bubble_begin() and bubble_end().
+
+        Args:
+            stream: As in bubble_begin().
+        """
         self.bubble_begin(stream)
         try:
             yield
@@ -541,8 +801,14 @@ class Engine:
 
     @contextlib.contextmanager
     def communication(self, channel: int = 0, stream: int | None = None) -> Iterator[None]:
-        """Context for a communication of training: comm_begin() before the block, comm_end() after it, also if it
-        raises."""
+        """Context for a communication of training: comm_begin() before the block, comm_end() after it.
+
+        comm_end() is also called if the block raises.
+
+        Args:
+            channel: As in comm_begin().
+            stream: As in comm_begin().
+        """
         self.comm_begin(channel, stream)
         try:
             yield
@@ -551,8 +817,13 @@ class Engine:
 
     @contextlib.contextmanager
     def pause(self, name: str) -> Iterator[None]:
-        """Context for work that is no iteration, e.g. an evaluation or writing a model. Meanwhile the agent does not
-        suspect this rank to hang (docs/jit.md). `name` is for people. Does nothing before restore()."""
+        """Context for work that is no iteration, e.g. an evaluation or writing a model. Does nothing before restore().
+
+        Meanwhile the agent does not suspect this rank to hang (docs/jit.md).
+
+        Args:
+            name: What the work is, for people.
+        """
         self._check(self._library.ckpt_pause(self._open(), _c_text(name)))
         try:
             yield
@@ -562,19 +833,26 @@ class Engine:
     # ---- state ----
 
     def stage(self, iteration: int) -> Stage:
-        """How far the snapshot of `iteration` has come."""
+        """Returns how far the snapshot of `iteration` has come. Any thread may call it.
+
+        Args:
+            iteration: The iteration of the snapshot.
+        """
         stage = ctypes.c_int()
         self._check(self._library.ckpt_snapshot_stage(self._open(), iteration, byref(stage)))
         return Stage(stage.value)
 
     def stats(self) -> Stats:
+        """Returns counters and latest measurements. Any thread may call it."""
         c = _abi.CStats()
         self._check(self._library.ckpt_stats(self._open(), byref(c)))
         return Stats(**{name: getattr(c, name) for name, _ in _abi.CStats._fields_ if name != "struct_size"})
 
     def health(self) -> Health:
-        """Whether the job is protected, and if not, why. Any thread may call it. Does not wait. Changes are also logged
-        on the logger "ckptengine"."""
+        """Returns whether the job is protected, and if not, why. Any thread may call it. Does not wait.
+
+        Changes are also logged on the logger "ckptengine".
+        """
         c = _abi.CHealth()
         self._check(self._library.ckpt_health(self._open(), byref(c)))
         return _health_of(c)
@@ -582,9 +860,11 @@ class Engine:
     # ---- the end ----
 
     def close(self) -> None:
-        """Closes the engine. First waits until the last snapshot is committed, at most as long as the option
-        `close_timeout_ms` says. Does not wait if the job is not protected. The agent goes on, and keeps what was
-        captured."""
+        """Closes the engine. The agent goes on, and keeps what was captured.
+
+        First waits until the last snapshot is committed, at most as long as the option `close_timeout_ms` says. Does
+        not wait if the job is not protected.
+        """
         if self._handle is not None:
             handle, self._handle = self._handle, None
             self._finalizer.detach()

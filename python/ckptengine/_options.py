@@ -10,9 +10,11 @@ from typing import Any, Literal
 
 @dataclass(kw_only=True)
 class Options:
-    """Options of an Engine or Checkpointer. None leaves an option to the environment (CKPTENGINE_<OPTION>), then to the
-    file that `config` names, then to its default. Values are checked when the engine is created. Sizes are bytes, or
-    text as "64MiB"."""
+    """Options of an Engine or Checkpointer. Sizes are bytes, or text as "64MiB".
+
+    None leaves an option to the environment (CKPTENGINE_<OPTION>), then to the file that `config` names, then to its
+    default. Values are checked when the engine is created.
+    """
 
     job: str | os.PathLike[str] | None = None
     """Name of the training run. A restarted job finds its checkpoints by this name. Required."""
@@ -53,9 +55,9 @@ class Options:
     """How shards survive the loss of nodes: `copies(m)`; `xor(n)`, parity in groups of n nodes, which survives one
     lost node per group; `rs(n,p)`, which survives p; or copies and parity, as in `copies(2)+xor(8)`.
     `recompute(m)` is `copies(m)`, but nodes repeat updates where they can, instead of fetching their results
-    (docs/recompute.md). Overrides `copies`. Default: copies(<copies>)."""
+    (docs/mechanisms.md). Overrides `copies`. Default: copies(<copies>)."""
     placement: Literal["auto", "group", "ring", "mixed", "cover", "sharded", "sharded+copy"] | None = None
-    """Which nodes hold which pieces (docs/placement.md). `auto`: the nodes of a group hold each other's copies; a
+    """Which nodes hold which pieces (docs/protection.md). `auto`: the nodes of a group hold each other's copies; a
     shard that several ranks name is cut into parts. Or `group`, `ring`, `mixed`, `cover`, `sharded`,
     `sharded+copy`. Default: auto."""
     domain: str | os.PathLike[str] | None = None
@@ -95,7 +97,7 @@ class Options:
     copy_threads: int | None = None
     """Threads that copy and digest tensors in host memory. Default: 1."""
     layered_capture: bool | None = None
-    """When a capture copies tensors (docs/schedule.md). `false`: at once, as fast as it can. `true`: first while
+    """When a capture copies tensors (docs/mechanisms.md). `false`: at once, as fast as it can. `true`: first while
     training waits for other ranks, and what is left beside computation, at a limited rate. With tensors on a GPU,
     the host may then wait in `before_update()`. Default: false."""
     gpu_staging_bytes: int | str | None = None
@@ -103,8 +105,8 @@ class Options:
     soon as the state is copied within the GPU. The engine takes less if less is free. Default: 128MiB."""
     replication: Literal["host", "gpu"] | None = None
     """How main shards go to other nodes. `host`: from host memory to host memory. `gpu`: from GPU to GPU with NCCL,
-    if the tensors are on GPUs and the nodes form docs/gpu.md; parity is then made on the GPU. Otherwise as with
-    `host`. The same on all ranks. Default: host."""
+    if the tensors are on GPUs and the nodes form groups (docs/gpu.md); parity is then made on the GPU. Otherwise
+    as with `host`. The same on all ranks. Default: host."""
     gpu_replication_bytes: int | str | None = None
     """GPU memory for chunks that go from GPU to GPU, with `replication` = `gpu`. The engine takes less if the ranks'
     state needs less. Default: 128MiB."""
@@ -127,8 +129,8 @@ class Options:
     directly; or UCX, by a list as for UCX_TLS, e.g. `rc,ud` or `all`. The same on all nodes. Default: tcp."""
     interface: str | os.PathLike[str] | None = None
     """Network interface on which the agent listens and whose address it publishes, e.g. `eth0`. With UCX: a list of
-    devices as for UCX_NET_DEVICES. The agent then listens on the first that has an address. Default: the first
-    that is no loopback."""
+    devices as for UCX_NET_DEVICES. The agent then listens on the first that has an address. Default: the one that
+    others most likely reach."""
     port: int | None = None
     """TCP port of the agent's listener. UCX also uses the seven ports after it. 0: any free ports. Default: 0."""
     token_file: str | os.PathLike[str] | None = None
@@ -179,6 +181,6 @@ class Options:
     """JSON file with options: one object of keys and values. Default: none."""
 
     def given(self) -> dict[str, Any]:
-        """What is not None, by name."""
+        """Returns the options that are not None, by name."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: value for name, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Reads checkpoints on storage (docs/format.md).
+"""Reads checkpoints on storage (docs/formats.md).
 
 With a library, all bytes are checked against their digests before they are returned. Shards are then read, not mapped:
 if the medium fails, a read raises an error, whereas a mapping would end the process. Without a library, nothing is

@@ -5,7 +5,7 @@ torch.distributed.checkpoint. `ckptctl export` verifies a checkpoint and then ca
 
 The result is {shard: {tensor: ...}}, or {tensor: ...} if --shard names one shard. Tensors have the names under which
 they were registered, and the strides that they had in training. They are mapped from the checkpoint's files
-(docs/format.md), not copied. The Python state of a Checkpointer becomes plain values and tensors, so torch.load can
+(docs/formats.md), not copied. The Python state of a Checkpointer becomes plain values and tensors, so torch.load can
 read the file with weights_only.
 """
 

@@ -16,7 +16,11 @@ FILE_NAME = "libckptinterpose.so"
 
 
 def interpose_path() -> Path:
-    """Returns where libckptinterpose.so is. Raises FileNotFoundError if this installation has none."""
+    """Returns where libckptinterpose.so is.
+
+    Raises:
+        FileNotFoundError: This installation has no libckptinterpose.so.
+    """
     path = find_library(FILE_NAME)
     if path is None:
         raise FileNotFoundError(f"{FILE_NAME} is neither in the package nor in build/release. To get it, {REMEDY}")

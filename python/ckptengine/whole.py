@@ -21,11 +21,20 @@ if TYPE_CHECKING:
 
 
 def read(folder: Path) -> dict[str, torch.Tensor]:
-    """Returns the whole tensors of a checkpoint by name. `folder`: the checkpoint's folder. Raises ExportError if a
-    tensor lacks a part.
+    """Returns the whole tensors of a checkpoint by name.
 
     Tensors of different meshes may have the same name, for example in stages of a pipeline. If such tensors are not
-    equal, each gets the name "NAME of rank N", where N is the first rank of its mesh."""
+    equal, each gets the name "NAME of rank N", where N is the first rank of its mesh.
+
+    Args:
+        folder: The checkpoint's folder.
+
+    Returns:
+        The tensors, by name.
+
+    Raises:
+        ExportError: A tensor lacks a part.
+    """
     shards = read_step(Path(folder))
     found: dict[str, dict[tuple[int, ...], list[tuple[Split, torch.Tensor]]]] = {}
     for record, private in _records(shards):

@@ -1,4 +1,4 @@
-"""What a trainer has written to its rank's control file, read as docs/arena.md describes it."""
+"""What a trainer has written to its rank's control file, read as docs/formats.md describes it."""
 
 from __future__ import annotations
 

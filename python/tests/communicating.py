@@ -4,35 +4,47 @@ of `ranks` processes."""
 from __future__ import annotations
 
 import copy
-import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from ckptengine import Engine
 from ckptengine.torch._communication import Communication
 from comm_words import CommWords
+from fork_server import TORCH, Processes
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 DEADLINE_S = 60
 
+processes = Processes(*TORCH)
+
 
 def run(scenario: str, ranks: int, job: dict | None = None) -> None:
     with tempfile.TemporaryDirectory(prefix="ckptengine-test-") as folder:
-        command = [sys.executable, __file__, scenario, str(ranks), f"{folder}/store", json.dumps(job, default=str)]
         children = [
-            subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            processes.Process(target=take_part, args=(scenario, rank, ranks, f"{folder}/store", job))
             for rank in range(ranks)
         ]
-        outputs = [child.communicate(timeout=2 * DEADLINE_S)[0] for child in children]
-    for child, output in zip(children, outputs, strict=True):
-        assert child.returncode == 0, output
+        for child in children:
+            child.start()
+        try:
+            for child in children:
+                child.join(2 * DEADLINE_S)
+            assert [child.exitcode for child in children] == [0] * ranks
+        finally:
+            for child in children:
+                child.kill()
+
+
+def take_part(scenario: str, rank: int, ranks: int, path: str, job: dict | None) -> None:
+    torch.set_num_threads(1)
+    store = dist.FileStore(path, ranks)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+    globals()[scenario](rank, dist.PrefixStore("test", store), job)
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 class Told(list):
@@ -189,17 +201,3 @@ def fsdp_is_told(rank: int, store: dist.Store, job: dict) -> None:
         until(lambda: not told.is_busy())
         assert len(told) - before >= 2 * 2, told  # parameters are gathered and gradients are scattered
     communication.close()
-
-
-if __name__ == "__main__":
-    scenario, ranks, path, job, rank = sys.argv[1:]
-    sys.path.insert(0, str(Path(__file__).parent))
-    torch.set_num_threads(1)
-    store = dist.FileStore(path, int(ranks))
-    dist.init_process_group("gloo", store=store, rank=int(rank), world_size=int(ranks))
-    globals()[scenario](int(rank), dist.PrefixStore("test", store), json.loads(job))
-    dist.barrier()
-    dist.destroy_process_group()
-    # Without finalizing: a thread of gloo that still lets go of the barrier's Python context would abort the process.
-    sys.stdout.flush()
-    os._exit(0)

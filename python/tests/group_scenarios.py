@@ -12,13 +12,12 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from ckptengine import Error
 from ckptengine.torch import Interrupted, groups
-from fork_server import Processes
+from fork_server import TORCH, Processes
 from torch.distributed.device_mesh import init_device_mesh
 
 DEADLINE_S = 60
 
-# fully_shard imports torch._dynamo late.
-processes = Processes("ckptengine.torch", "torch.distributed.fsdp", "torch._dynamo")
+processes = Processes(*TORCH)
 
 
 def begin(scenario: str, rank: int, ranks: int, port: int) -> None:

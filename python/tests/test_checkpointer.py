@@ -45,7 +45,7 @@ def same(actual: dict[str, bytes], expected: dict[str, bytes]) -> list[str]:
 
 
 @pytest.mark.parametrize("moves", [False, True], ids=["in place", "moving"])
-def test_every_version_restores_its_own_bytes_and_training_goes_on_exactly(job, moves):
+def test_every_checkpoint_restores_its_own_bytes_and_training_continues_exactly(job, moves):
     lengths = [1, 1, 2, 1, 3, 5, 1]
     states, losses = undisturbed(sum(lengths), moves)
     reached = 0
@@ -86,11 +86,11 @@ def reserved(checkpointer) -> int:
         assert time.monotonic() < deadline, ticket.message
 
 
-def test_batchnorm_statistics_are_those_of_the_snapshot_while_the_copy_still_runs(job):
+def test_batchnorm_statistics_are_captured_before_the_next_forward_pass(job):
     """The next forward pass changes them at once. The copy is made slow by a large tensor of the most strictly aligned
     type, which comes first in the layout: what is copied while training goes on, is copied late."""
     net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
-    ballast = torch.randn(32 << 20, dtype=torch.float64)
+    ballast = torch.randn(8 << 20, dtype=torch.float64)
     with Checkpointer(net, tensors={"ballast": ballast}, rng=False, **job) as checkpointer:
         checkpointer.restore()
         first = reserved(checkpointer)
@@ -140,7 +140,7 @@ class LateLoader:
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["the global generator", "a generator in extra"])
-def test_a_loader_that_draws_a_random_number_when_it_begins_shifts_nothing_after_a_restore(job, own):
+def test_loader_that_draws_a_random_number_does_not_shift_a_restored_run(job, own):
     def make(seed: int) -> tuple[torch.Generator | None, LateLoader]:
         torch.manual_seed(seed)
         generator = torch.Generator().manual_seed(seed) if own else None
@@ -191,7 +191,7 @@ def in_memory_like(tensor: torch.Tensor, fill: int) -> tuple[torch.Tensor, torch
 
 
 @pytest.mark.parametrize("kind", ODD)
-def test_a_tensor_of_any_kind_comes_back_and_keeps_its_strides(job, kind):
+def test_tensor_of_any_kind_is_restored_with_its_strides(job, kind):
     original, expected = in_memory_like(ODD[kind], 3)
     once = (slice(None), slice(1)) if kind == "expanded" else ...  # no element twice
     original[once] = ODD[kind][once]
@@ -207,7 +207,7 @@ def test_a_tensor_of_any_kind_comes_back_and_keeps_its_strides(job, kind):
     assert torch.equal(memory, expected)
 
 
-def test_a_tensor_comes_back_into_another_memory_order(job):
+def test_tensor_is_restored_into_another_memory_order(job):
     original = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
     with Checkpointer(tensors={"x": original}, rng=False, **job) as checkpointer:
         checkpointer.restore()
@@ -238,7 +238,7 @@ def test_parameters_that_share_memory_are_captured_once(job):
     assert torch.equal(fresh["b"].weight, net["a"].weight)
 
 
-def test_a_scalar_and_a_list_in_optimizer_state_come_back(job):
+def test_scalars_and_lists_in_optimizer_state_are_restored(job):
     def make() -> torch.optim.Optimizer:
         parameter = nn.Parameter(torch.ones(3))
         return torch.optim.LBFGS([parameter], lr=0.1, max_iter=3)
@@ -308,7 +308,7 @@ class MixedPrecision:
         return loss.item()
 
 
-def test_an_optimizer_that_begins_late_costs_no_checkpoint_and_training_goes_on_exactly(job):
+def test_optimizer_that_begins_late_costs_no_checkpoint(job):
     undisturbed = MixedPrecision()
     losses, begins = [], None
     for k in range(14):
@@ -383,7 +383,7 @@ with Checkpointer(tensors={"weight": weight}, **json.loads(sys.argv[1])) as chec
 """
 
 
-def test_a_tensor_that_moves_under_a_capture_is_noticed_and_nothing_torn_is_stored(job):
+def test_tensor_that_moves_during_a_capture_discards_it(job):
     command = [sys.executable, "-c", MOVES_UNDER_A_CAPTURE, json.dumps(job, default=str)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "call before_update() before anything replaces" in done.stderr
@@ -393,7 +393,7 @@ def test_a_tensor_that_moves_under_a_capture_is_noticed_and_nothing_torn_is_stor
     assert torch.equal(weight, torch.ones(8))
 
 
-def test_a_changed_model_is_refused_by_the_name_of_its_tensor(job):
+def test_changed_model_is_refused_and_its_tensor_named(job):
     with Checkpointer(nn.Linear(4, 4), **job) as checkpointer:
         checkpointer.restore()
         capture(checkpointer, 0)
@@ -419,7 +419,7 @@ def test_a_tensor_whose_elements_share_memory_is_refused_by_name(job):
     assert caught.value.status is Status.INVALID
 
 
-def test_update_is_before_update_and_snapshot_in_one_and_captures_nothing_when_it_fails(job):
+def test_update_context_takes_a_snapshot_unless_the_update_fails(job):
     net = nn.Linear(4, 4)
     with Checkpointer(net, **job) as checkpointer:
         checkpointer.restore()
@@ -436,7 +436,7 @@ def test_update_is_before_update_and_snapshot_in_one_and_captures_nothing_when_i
     assert torch.equal(fresh.weight, torch.full((4, 4), 7.0))
 
 
-def test_own_state_that_cannot_be_brought_up_to_date_is_not_kept_before_the_update(job):
+def test_stale_own_state_is_not_kept_before_the_update(job):
     """Else a rank that dies within its update would go on with the position of an earlier iteration."""
 
     class Position:

@@ -83,18 +83,18 @@ def cluster() -> Cluster:
     return cluster
 
 
-def test_only_the_node_of_a_rank_that_fails_is_told(cluster):
+def test_only_the_failed_ranks_node_is_notified(cluster):
     cluster.fail(cluster.peers[1], 3)
     assert cluster.take() == [[], [("restart", 3)], []]
 
 
-def test_a_launcher_speaks_for_its_own_ranks_only(cluster):
+def test_launcher_reports_only_its_own_ranks(cluster):
     cluster.fail(cluster.peers[2], 3)
     cluster.fail(Peer(), 3)
     assert cluster.take() == [[], [], []]
 
 
-def test_a_node_that_was_replaced_is_not_heard_any_more(cluster):
+def test_replaced_node_is_ignored(cluster):
     old = cluster.peers[1]
     cluster.job.lost(old, "has ended")
     cluster.peers[1] = cluster.join(1)
@@ -115,7 +115,7 @@ def test_ranks_that_fail_while_a_node_is_missing_wait_for_it_and_are_not_counted
     assert cluster.take()[0] == [("restart", 0)]
 
 
-def test_ranks_that_cannot_begin_the_job_anew_alone_start_together_with_all_others(cluster):
+def test_ranks_that_cannot_restart_alone_start_with_all_others(cluster):
     cluster.fail(cluster.peers[0], 0)
     assert cluster.take()[0] == [("restart", 0)]
     for peer, rank in ((cluster.peers[1], 2), (cluster.peers[2], 4), (cluster.peers[1], 3)):
@@ -128,7 +128,7 @@ def test_ranks_that_cannot_begin_the_job_anew_alone_start_together_with_all_othe
     assert cluster.take() == [[("start",)]] * NODES
 
 
-def test_a_node_that_is_lost_before_anything_is_stored_is_waited_for_and_all_start_together(cluster):
+def test_all_ranks_restart_after_a_node_loss_before_the_first_checkpoint(cluster):
     cluster.job.lost(cluster.peers[1], "has ended")
     cluster.fail(cluster.peers[2], 4)  # held
     cluster.fail(cluster.peers[0], 0, "ended with status 75", 75)
@@ -140,7 +140,7 @@ def test_a_node_that_is_lost_before_anything_is_stored_is_waited_for_and_all_sta
     assert cluster.take() == [[("start",)]] * NODES
 
 
-def test_a_node_that_is_lost_while_all_ranks_end_is_waited_for(cluster):
+def test_job_waits_for_a_node_lost_while_all_ranks_end(cluster):
     cluster.fail(cluster.peers[0], 0, "ended with status 75", 75)
     cluster.take()
     cluster.job.lost(cluster.peers[1], "has ended")
@@ -161,13 +161,13 @@ def test_with_two_nodes_missing_a_rank_waits_for_both(cluster):
     assert cluster.take() == [[("restart", 0)], [("start",)], []]
 
 
-def test_the_job_ends_everywhere_when_no_launcher_takes_a_lost_ones_place(cluster):
+def test_job_ends_everywhere_if_a_lost_launcher_is_not_replaced(cluster):
     cluster.job.lost(cluster.peers[1], "has ended")
     cluster.loop.expire(300)
     assert cluster.take() == [[("end",)], [], [("end",)]]
 
 
-def test_a_place_that_was_taken_in_time_does_not_end_the_job(cluster):
+def test_job_continues_if_a_lost_launcher_is_replaced_in_time(cluster):
     cluster.job.lost(cluster.peers[1], "has ended")
     cluster.peers[1] = cluster.join(1)
     cluster.take()
@@ -188,7 +188,7 @@ def test_the_job_ends_if_not_all_nodes_join_in_time():
     assert peer.told[-1]["do"] == "end" and "no launcher of node 0, 2 has joined within 7 s" in peer.told[-1]["text"]
 
 
-def test_the_job_is_finished_once_all_nodes_are_done_also_one_that_has_gone_since(cluster):
+def test_job_is_finished_once_all_nodes_are_done_even_if_one_has_left(cluster):
     cluster.job.heard(cluster.peers[1], {"say": "done"})
     cluster.job.lost(cluster.peers[1], "has ended")
     cluster.job.heard(cluster.peers[0], {"say": "done"})
@@ -196,7 +196,7 @@ def test_the_job_is_finished_once_all_nodes_are_done_also_one_that_has_gone_sinc
     assert cluster.take()[0] == [("finished",)]
 
 
-def test_with_restart_all_every_rank_ends_before_any_starts_and_the_store_is_a_new_one():
+def test_restart_all_ends_every_rank_first_and_uses_a_new_store():
     cluster = Cluster("--restart", "all")
     assert cluster.peers[0].told[-1]["common"] == {"MASTER_PORT": "100"}
     cluster.take()
@@ -214,7 +214,7 @@ def test_with_restart_all_every_rank_ends_before_any_starts_and_the_store_is_a_n
             "restarts": {str(rank): 1 for rank in (2 * number, 2 * number + 1)}}]  # fmt: skip
 
 
-def test_with_restart_all_a_node_that_was_done_and_has_gone_is_needed_again():
+def test_restart_all_needs_a_finished_node_again():
     cluster = Cluster("--restart", "all")
     cluster.job.heard(cluster.peers[2], {"say": "done"})
     cluster.job.lost(cluster.peers[2], "has ended")
@@ -227,7 +227,7 @@ def test_with_restart_all_a_node_that_was_done_and_has_gone_is_needed_again():
     assert cluster.take() == [[("start",)]] * NODES
 
 
-def test_with_restart_all_ranks_wait_for_a_lost_node():
+def test_restart_all_waits_for_a_lost_node():
     cluster = Cluster("--restart", "all")
     cluster.take()
     cluster.job.lost(cluster.peers[2], "has ended")
@@ -239,7 +239,7 @@ def test_with_restart_all_ranks_wait_for_a_lost_node():
     assert cluster.take() == [[("start",)]] * NODES
 
 
-def test_a_ckptctl_that_cannot_be_started_is_no_answer(tmp_path):
+def test_ckptctl_that_cannot_be_started_gives_no_answer(tmp_path):
     loop, answers = _loop.Loop(), []
     Question(loop, str(tmp_path), answers.append)  # a folder
     loop.turn(0)

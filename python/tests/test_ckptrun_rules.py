@@ -22,13 +22,13 @@ def raised(iteration: int | None, trace: str = TRACE) -> Failure:
 # ---- restarts ----
 
 
-def test_the_first_restart_comes_at_once_and_later_ones_ever_later():
+def test_first_restart_is_immediate_and_later_ones_are_delayed_more_and_more():
     restarts = Restarts(max_restarts=8, window_s=3600)
     delays = [restarts.judge(killed(), now_s=10.0 * i) for i in range(8)]
     assert [each.delay_s for each in delays] == [0, 1, 2, 4, 8, 16, 30, 30]
 
 
-def test_a_rank_that_has_run_for_a_while_starts_anew_at_once():
+def test_rank_that_has_run_for_a_while_restarts_immediately():
     restarts = Restarts(max_restarts=8, window_s=3600)
     assert [restarts.judge(killed(), at) for at in (0, 1, 200)] == [Restart(0), Restart(1), Restart(0)]
 
@@ -73,7 +73,7 @@ def test_a_failure_that_differs_or_comes_after_progress_does_not_end_the_job(sec
     assert isinstance(restarts.judge(second, 1), Restart)
 
 
-def test_a_job_that_ends_names_what_else_has_failed_meanwhile():
+def test_job_that_ends_names_other_recent_failures():
     restarts = Restarts(max_restarts=8, window_s=3600)
     restarts.judge(killed(rank=3), 0)
     restarts.judge(raised(57), 1)
@@ -88,20 +88,20 @@ def test_numbers_in_a_message_do_not_make_two_failures_differ():
     assert isinstance(restarts.judge(raised(57, "ValueError: object at 0x7f34cd, port 815"), 1), Stop)
 
 
-def test_a_rank_that_is_killed_from_outside_twice_starts_anew():
+def test_rank_that_is_killed_from_outside_twice_restarts():
     restarts = Restarts(max_restarts=8, window_s=3600)
     restarts.judge(killed(), 0)
     assert isinstance(restarts.judge(killed(), 1), Restart)
 
 
-def test_a_crash_counts_as_a_failure_at_a_place():
+def test_crashes_at_the_same_place_count_as_the_same_failure():
     restarts = Restarts(max_restarts=8, window_s=3600)
     crash = Failure(1, "was ended by SIGSEGV", -signal.SIGSEGV, "", 57)
     restarts.judge(crash, 0)
     assert isinstance(restarts.judge(crash, 1), Stop)
 
 
-def test_a_trace_begins_with_the_traceback_that_caused_the_last_one():
+def test_trace_begins_with_the_root_causes_traceback():
     chain = "\n".join([
         "loss 1.0", "Traceback (most recent call last):", "  a", "OSError: old", "warning", "Traceback (m):", "  b",
         "KeyError: 1", "", "During handling of the above exception, another exception occurred:", "", "Traceback (m):",
@@ -125,14 +125,14 @@ def nobody_is_stopped(pid: int) -> bool:
     return False
 
 
-def test_nobody_is_left_behind_before_the_halt_is_over():
+def test_no_rank_is_left_behind_before_the_halt_is_over():
     halts = Halts(grace_s=5)
     running = agent((0, 100, 1), (1, 101, 1), halted=1, over=False)
     assert halts.left_behind([running], {0: 100, 1: 101}, lambda pid: True, 0) == {}
     assert halts.left_behind([running], {0: 100, 1: 101}, lambda pid: True, 1000) == {}
 
 
-def test_a_stopped_rank_is_named_when_the_halt_is_over_and_others_after_the_grace_each_once():
+def test_stopped_rank_is_left_behind_after_the_halt_and_others_after_the_grace_period():
     halts, ours = Halts(grace_s=5), {0: 100, 1: 101}
     over = agent((0, 100, 1), (1, 101, 1), halted=1)
     assert list(halts.left_behind([over], ours, lambda pid: pid == 101, 0)) == [1]
@@ -141,7 +141,7 @@ def test_a_stopped_rank_is_named_when_the_halt_is_over_and_others_after_the_grac
     assert halts.left_behind([over], ours, nobody_is_stopped, 100) == {}
 
 
-def test_a_rank_is_left_behind_also_if_the_others_have_rejoined_before_anybody_asked():
+def test_rank_is_left_behind_even_if_the_others_rejoined_before_the_first_poll():
     halts, ours = Halts(grace_s=5), {0: 100, 1: 101}
     later = agent((0, 100, 2), (1, 101, 1), now=2)
     assert halts.left_behind([later], ours, nobody_is_stopped, 0) == {}
@@ -170,14 +170,14 @@ def test_a_rank_that_leaves_its_old_session_and_never_comes_back_is_left_behind(
     assert list(halts.left_behind([agent(now=2)], {0: 100}, nobody_is_stopped, 5)) == [0]
 
 
-def test_a_process_that_the_agent_does_not_know_yet_is_not_left_behind():
+def test_process_unknown_to_the_agent_is_not_left_behind():
     halts = Halts(grace_s=5)
     over = agent((0, 100, 1), (1, 101, 1), halted=1)
     halts.left_behind([over], {0: 100, 1: 201}, nobody_is_stopped, 0)
     assert list(halts.left_behind([over], {0: 100, 1: 201}, nobody_is_stopped, 6)) == [0]
 
 
-def test_each_halt_has_a_grace_of_its_own():
+def test_each_halt_has_its_own_grace_period():
     halts = Halts(grace_s=5)
     halts.left_behind([agent((0, 100, 1), halted=1)], {0: 100}, nobody_is_stopped, 0)
     halts.left_behind([agent((0, 100, 2), now=2)], {0: 100}, nobody_is_stopped, 3)
@@ -192,13 +192,13 @@ def test_ranks_of_one_launcher_may_have_several_agents():
     assert list(halts.left_behind(agents, {0: 100, 1: 101}, lambda pid: True, 0)) == [1]
 
 
-def test_agents_are_known_by_the_processes_of_their_ranks():
+def test_agents_are_found_by_the_processes_of_their_ranks():
     other, own, second = agent((0, 7, 1)), agent((0, 8, 1)), agent((1, 9, 1))
     assert agents_of([other, own, second], {0: 8, 1: 9}) == [own, second]
     assert agents_of([other, own], {0: 10}) == []
 
 
-def test_the_newest_iteration_of_all_commits_and_ranks_counts():
+def test_progress_is_the_newest_iteration_of_commits_and_ranks():
     def status(committed: int | None, *attempted: int) -> dict:
         return {"committed": committed and {"iteration": committed}, "ranks": [{"attempted": one} for one in attempted]}
 

@@ -42,13 +42,13 @@ from ckptengine.torch import Unrepresentable, decode, encode
     ],
     ids=repr,
 )
-def test_a_value_comes_back_equal_and_of_its_type(value):
+def test_value_is_decoded_with_its_type(value):
     back = decode(encode(value))
     assert back == value and type(back) is type(value)
     assert repr(back) == repr(value)
 
 
-def test_random_floats_come_back_bit_for_bit():
+def test_random_floats_are_decoded_bit_for_bit():
     generator = random.Random(1)
     floats = [struct.unpack("<d", generator.randbytes(8))[0] for _ in range(2000)]
     floats = [x for x in floats if not math.isnan(x)]
@@ -58,20 +58,20 @@ def test_random_floats_come_back_bit_for_bit():
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.bfloat16, torch.float8_e4m3fn, torch.complex128])
 @pytest.mark.parametrize("shape", [(), (0,), (3, 4)])
-def test_a_tensor_comes_back(dtype, shape):
+def test_tensor_is_decoded(dtype, shape):
     tensor = torch.randint(0, 2, shape).to(dtype)
     back = decode(encode({"x": [tensor]}))["x"][0]
     assert back.dtype == dtype and back.shape == tensor.shape
     assert encode(back) == encode(tensor)
 
 
-def test_arrays_come_back():
+def test_arrays_are_decoded():
     array = np.arange(6, dtype=">i4").reshape(2, 3).T
     back = decode(encode(array))
     assert back.dtype == array.dtype and np.array_equal(back, array)
 
 
-def test_an_object_without_representation_is_named_by_its_path():
+def test_unsupported_object_is_named_by_its_path():
     with pytest.raises(Unrepresentable, match=r"state\['a'\]\[1\] is of type builtins.object"):
         encode({"a": [1, object()]})
     with pytest.raises(Unrepresentable, match="function"):
@@ -79,7 +79,7 @@ def test_an_object_without_representation_is_named_by_its_path():
 
 
 @pytest.mark.parametrize("cut", range(0, 60, 7))
-def test_bytes_that_are_cut_are_refused(cut):
+def test_truncated_bytes_are_refused(cut):
     data = encode({"x": torch.arange(4), "y": "text"})
     with pytest.raises(ValueError):
         decode(data[:cut])

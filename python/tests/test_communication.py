@@ -56,7 +56,7 @@ ONE = {
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("name", ONE)
-def test_each_collective_is_told_once(job, alone, name):
+def test_each_collective_is_marked_once(job, alone, name):
     with Engine(**job) as engine, communication(engine):
         engine.restore()
         words = CommWords(job)
@@ -66,7 +66,7 @@ def test_each_collective_is_told_once(job, alone, name):
         assert not words.is_busy()
 
 
-def test_collectives_that_are_made_of_others_are_told_in_pairs(alone):
+def test_composed_collectives_are_marked_in_pairs(alone):
     told = Told()
     with communication(told):
         found = [None]
@@ -80,7 +80,7 @@ def test_collectives_that_are_made_of_others_are_told_in_pairs(alone):
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_a_collective_that_fails_has_ended(alone):
+def test_failed_collective_is_marked_as_ended(alone):
     told = Told()
     with communication(told):
         with pytest.raises(RuntimeError):
@@ -90,7 +90,7 @@ def test_a_collective_that_fails_has_ended(alone):
     assert not told.is_busy()
 
 
-def test_a_work_that_is_dropped_has_ended(alone):
+def test_dropped_work_is_marked_as_ended(alone):
     told = Told()
     with communication(told):
         options = dist.AllreduceOptions()
@@ -102,7 +102,7 @@ def test_a_work_that_is_dropped_has_ended(alone):
         assert told == [(True, 0), (False, 0)]
 
 
-def test_a_wait_of_the_training_thread_is_a_bubble(alone):
+def test_wait_of_the_training_thread_is_a_bubble(alone):
     told = Told()
     with communication(told):
         dist.all_reduce(torch.ones(4))
@@ -124,7 +124,7 @@ def on_gpu(monkeypatch):
     monkeypatch.setattr(_communication, "_gpu_of", lambda tensors: torch.device("cuda", 0))
 
 
-def test_a_wait_for_tensors_on_a_gpu_is_a_bubble_of_the_current_stream_on_any_thread(alone, on_gpu):
+def test_wait_for_gpu_tensors_is_a_bubble_of_the_current_stream(alone, on_gpu):
     told = Told()
     with communication(told):
         dist.all_reduce(torch.ones(4))
@@ -137,7 +137,7 @@ def test_a_wait_for_tensors_on_a_gpu_is_a_bubble_of_the_current_stream_on_any_th
     assert told.bubbles == [(True, 7), (False, 7)] * 2 and not told.is_busy()
 
 
-def test_a_collective_on_a_gpu_that_is_waited_for_at_once_is_a_bubble_from_its_begin(alone, on_gpu, monkeypatch):
+def test_synchronous_gpu_collective_is_a_bubble_from_its_begin(alone, on_gpu, monkeypatch):
     told = Told()
     begun: list = []
     original = dist.ProcessGroup.allreduce
@@ -148,7 +148,7 @@ def test_a_collective_on_a_gpu_that_is_waited_for_at_once_is_a_bubble_from_its_b
     assert begun == [[(True, 7)]] and told.bubbles == [(True, 7), (False, 7)]
 
 
-def test_a_collective_on_a_gpu_that_fails_or_is_dropped_ends_its_bubble(alone, on_gpu):
+def test_failed_or_dropped_gpu_collective_ends_its_bubble(alone, on_gpu):
     told = Told()
     with communication(told):
         with pytest.raises(RuntimeError):
@@ -160,7 +160,7 @@ def test_a_collective_on_a_gpu_that_fails_or_is_dropped_ends_its_bubble(alone, o
     assert told.bubbles.count((True, 7)) == told.bubbles.count((False, 7)) >= 1 and not told.is_busy()
 
 
-def test_what_is_coalesced_is_one_communication_that_ends_when_it_was_waited_for(alone, on_gpu, monkeypatch):
+def test_coalesced_calls_are_one_communication_until_their_wait(alone, on_gpu, monkeypatch):
     """As torch.distributed.pipelining receives with NCCL. gloo coalesces nothing, so its works stand for NCCL's."""
     works: list = []
     monkeypatch.setattr(dist.ProcessGroup, "_start_coalescing", lambda group, device: works.clear())
@@ -177,7 +177,7 @@ def test_what_is_coalesced_is_one_communication_that_ends_when_it_was_waited_for
     assert told == [(True, 0, 7), (False, 0, 7)] and told.bubbles == [(True, 7), (False, 7)]
 
 
-def test_a_wait_that_fails_is_a_bubble_that_has_ended(alone, monkeypatch):
+def test_failed_wait_ends_its_bubble(alone, monkeypatch):
     def fail(*_: object) -> None:
         raise RuntimeError("a peer has gone")
 
@@ -188,7 +188,7 @@ def test_a_wait_that_fails_is_a_bubble_that_has_ended(alone, monkeypatch):
     assert told.bubbles == [True, False] and not told.is_busy()
 
 
-def test_on_a_gpu_begin_and_end_are_on_the_stream_that_is_current_then(alone, monkeypatch):
+def test_gpu_begin_and_end_use_the_stream_current_at_each_call(alone, monkeypatch):
     current = iter([SimpleNamespace(cuda_stream=handle) for handle in (7, 9, 7, 7, 7)])
     monkeypatch.setattr(torch.cuda, "current_stream", lambda gpu: next(current))
     monkeypatch.setattr(_communication, "_gpu_of", lambda tensors: torch.device("cuda", 0))
@@ -214,11 +214,11 @@ class OnGpu(torch.Tensor):
     device = torch.device("cuda", 1)
 
 
-def test_gates_are_closed_for_as_long_as_others_are_waited_for(job):
+def test_network_counts_as_busy_while_a_rank_waits_for_others(job):
     communicating.run("busy_while_under_way", 2, job)
 
 
-def test_each_process_group_has_a_stream_while_there_are_streams():
+def test_each_process_group_has_its_own_channel_while_channels_last():
     communicating.run("groups_have_channels_of_their_own", 2)
 
 
@@ -227,11 +227,11 @@ def test_ddp_reduces_to_the_same_bits_with_and_without_hook(ranks):
     communicating.run("ddp_computes_the_same_bits", ranks)
 
 
-def test_ddp_whose_division_no_hook_can_know_is_left_alone():
+def test_ddp_with_an_unknown_divisor_is_left_unchanged():
     communicating.run("ddp_that_cannot_be_matched_is_left_alone", 3)
 
 
-def test_fsdp_is_told_without_being_asked():
+def test_fsdp_communication_is_marked_without_setup():
     communicating.run("fsdp_is_told", 2)
 
 
@@ -240,7 +240,7 @@ def state_of_torch() -> list:
     return [{k: v for k, v in owner.__dict__.items() if callable(v)} for owner in (dist.ProcessGroup, dist.Work, ddp)]
 
 
-def test_closing_takes_everything_back(job, alone):
+def test_close_restores_torch(job, alone):
     before = state_of_torch()
     net = nn.Linear(3, 3)
     with Checkpointer(net, communication="patch", **job) as checkpointer:
@@ -254,7 +254,7 @@ def test_closing_takes_everything_back(job, alone):
     assert words.written() == 4
 
 
-def test_an_engine_that_is_dropped_is_let_go_and_everything_taken_back(alone):
+def test_dropped_engine_is_released_and_torch_restored(alone):
     before = state_of_torch()
     told = Told()
     Communication(told, patch=True)
@@ -278,7 +278,7 @@ def test_by_default_nothing_of_torch_is_replaced(job, alone, options):
         assert bool(ddp._comm_hooks) == (options != {"communication": None})
 
 
-def test_an_unknown_way_to_learn_of_communication_is_refused(job):
+def test_unknown_communication_option_is_refused(job):
     with pytest.raises(Error, match="give 'hooks', 'patch' or None"):
         Checkpointer(nn.Linear(3, 3), communication="magic", **job)
 
@@ -299,7 +299,7 @@ def test_hooks_see_when_ddp_reduces_gradients_and_nothing_else(alone):
     assert len(told) == 4
 
 
-def test_a_model_tells_each_engine_once_however_it_listens(alone):
+def test_model_marks_each_communication_once_per_engine(alone):
     ddp = DistributedDataParallel(nn.Linear(4, 4))
     by_hook, by_patch = Told(), Told()
     first = Communication(by_hook)
@@ -312,7 +312,7 @@ def test_a_model_tells_each_engine_once_however_it_listens(alone):
     first.close()
 
 
-def test_a_ddp_model_around_the_one_that_is_captured_can_be_watched(job, alone):
+def test_ddp_wrapper_of_the_captured_model_can_be_watched(job, alone):
     net = nn.Linear(4, 4)
     ddp = DistributedDataParallel(net)
     with Checkpointer(net, **job) as checkpointer:
@@ -325,7 +325,7 @@ def test_a_ddp_model_around_the_one_that_is_captured_can_be_watched(job, alone):
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_two_at_once_do_not_disturb_each_other_whichever_ends_first(alone, first):
+def test_two_engines_listen_independently(alone, first):
     before = state_of_torch()
     told = [Told(), Told()]
     placed = [Communication(engine, patch=True) for engine in told]
@@ -343,7 +343,7 @@ def test_two_at_once_do_not_disturb_each_other_whichever_ends_first(alone, first
                 setattr(owner, name, method)
 
 
-def test_a_training_loop_of_ddp_is_told_iteration_by_iteration(job, alone):
+def test_ddp_training_loop_is_marked_iteration_by_iteration(job, alone):
     net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     ddp = DistributedDataParallel(net)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
@@ -365,7 +365,7 @@ def test_a_training_loop_of_ddp_is_told_iteration_by_iteration(job, alone):
         assert len(set(lengths[2:])) == 1  # the same pattern, once buckets are as they stay
 
 
-def test_ddp_gets_its_hook_when_state_is_restored_and_once(job, alone):
+def test_ddp_gets_its_hook_once_at_restore(job, alone):
     ddp = DistributedDataParallel(nn.Linear(4, 4))
     for _ in range(2):
         with Checkpointer(ddp, **job) as checkpointer:
@@ -375,7 +375,7 @@ def test_ddp_gets_its_hook_when_state_is_restored_and_once(job, alone):
     ddp(torch.randn(5, 4)).sum().backward()
 
 
-def test_a_copy_of_a_model_with_the_hook_gets_one_of_its_own(alone):
+def test_copied_model_gets_its_own_hook(alone):
     ddp = DistributedDataParallel(nn.Linear(4, 4))
     told = Told()
     with communication(told):
@@ -390,7 +390,7 @@ def test_a_copy_of_a_model_with_the_hook_gets_one_of_its_own(alone):
             assert model.module.weight.grad is not None
 
 
-def test_a_hook_of_the_users_is_left_alone_and_said_once(alone, caplog):
+def test_users_own_hook_is_kept_with_one_warning(alone, caplog):
     called = []
 
     def mine(state, bucket):
@@ -410,7 +410,7 @@ def test_a_hook_of_the_users_is_left_alone_and_said_once(alone, caplog):
     assert len(caplog.records) == 1 and "has a communication hook already" in caplog.text
 
 
-def test_a_hook_built_into_ddp_is_left_alone_and_said_once(alone, caplog):
+def test_built_in_ddp_hook_is_kept_with_one_warning(alone, caplog):
     ddp = DistributedDataParallel(nn.Linear(4, 4))
     ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
     told = Told()
@@ -420,7 +420,7 @@ def test_a_hook_built_into_ddp_is_left_alone_and_said_once(alone, caplog):
     assert told == [] and len(caplog.records) == 1 and "comm_begin()" in caplog.text
 
 
-def test_a_join_that_changes_the_divisor_is_refused_with_a_sentence(alone):
+def test_join_that_changes_the_divisor_is_refused(alone):
     ddp = DistributedDataParallel(nn.Linear(4, 4))
     told = Told()
     with communication(told) as placed:

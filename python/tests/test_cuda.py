@@ -54,7 +54,7 @@ class Trainer:
         assert self.process.returncode == 0
 
 
-def test_what_was_committed_survives_kill_9_in_the_middle_of_a_capture(job):
+def test_commit_survives_kill_9_during_a_capture(job):
     first = Trainer(job, 1, "hang")
     assert first.says() == {"iteration": -1, "values": []}
     assert first.says() == {"committed": 1}
@@ -69,7 +69,7 @@ def test_what_was_committed_survives_kill_9_in_the_middle_of_a_capture(job):
 
 @pytest.mark.skipif(not (IS_REAL and torch.cuda.is_available()), reason="needs PyTorch on a real GPU")
 @pytest.mark.parametrize("how", [(), ("graph",)], ids=["eager", "graph"])
-def test_a_pytorch_trainer_that_was_killed_comes_back_bit_for_bit(job, tmp_path, how):
+def test_killed_pytorch_trainer_restores_bit_for_bit(job, tmp_path, how):
     first = Trainer(job, tmp_path, "cuda", *how, script=TORCH_TRAINER)
     assert first.says()["iteration"] == -1
     committed = [first.says()["committed"] for _ in range(3)][-1]
@@ -85,7 +85,7 @@ def test_a_pytorch_trainer_that_was_killed_comes_back_bit_for_bit(job, tmp_path,
 
 
 @pytest.mark.skipif(IS_REAL, reason="needs a GPU that can be held up")
-def test_a_communication_is_under_way_for_as_long_as_the_gpu_is_at_it(job):
+def test_communication_lasts_as_long_as_on_the_gpu(job):
     trainer = Trainer(job, 1, "communicate")
     assert trainer.says()["iteration"] == -1
     assert trainer.says() == {"communicating": True}
@@ -118,7 +118,7 @@ def registering_says(job: dict, driver_folder: str, before: str = "") -> str:
     return done.stdout
 
 
-def test_without_a_driver_a_tensor_in_device_memory_is_refused_in_a_sentence(job):
+def test_device_tensor_is_refused_without_a_driver(job):
     says = registering_says(job, "")
     # Drivers differ in what they say.
     if "CUDA is not initialized on this thread" in says or "was registered as device memory" in says:
@@ -136,7 +136,7 @@ def test_a_driver_that_is_too_old_is_refused_with_both_versions(job):
     assert says.rstrip().endswith("; update the driver")
 
 
-def test_checkpointer_names_the_current_stream_unless_told_others(job, monkeypatch):
+def test_checkpointer_uses_the_current_stream_unless_given_others(job, monkeypatch):
     def stream(handle: int) -> SimpleNamespace:
         return SimpleNamespace(cuda_stream=handle)
 

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "demo" / "demo.py"
+WITH_FORKS = (Path(__file__).with_name("demo_with_forks.py"), DEMO.parent)
 
 
-def run_demo(library, tmp_path, *arguments: str) -> list[str]:
+def run_demo(library, tmp_path, *arguments: str, program: tuple = (DEMO,)) -> list[str]:
     """What a small demo says, which must end well and leave nothing behind."""
     words = ["--nodes=2", "--iterations=10", "--batch=1", f"--library={library}", f"--output={tmp_path}", *arguments]
     with tempfile.TemporaryDirectory(prefix="ckptengine-test-", dir="/dev/shm") as arena_root:
-        command = [sys.executable, DEMO, *words, f"--arena-root={arena_root}"]
+        command = [sys.executable, *program, *words, f"--arena-root={arena_root}"]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=280)
         assert os.listdir(arena_root) == []
     assert done.returncode == 0 and done.stdout, done.stdout + done.stderr
@@ -39,8 +40,9 @@ def parts(said: list[str]) -> set[str]:
     return {name for name, _, _ in found}
 
 
+@pytest.mark.nightly  # twelve processes import torch
 @pytest.mark.timeout(300)
-def test_a_node_with_two_ranks_dies_and_the_losses_are_identical(library, tmp_path):
+def test_losses_are_identical_after_a_node_with_two_ranks_dies(library, tmp_path):
     said = run_demo(library, tmp_path, "--ranks-per-node=2")
     expected = r"restored iteration \d+ on 4 of 4 ranks \(2 local, 2 peer\); losses identical: yes"
     assert re.fullmatch(expected, said[-1]), said
@@ -50,8 +52,9 @@ def test_a_node_with_two_ranks_dies_and_the_losses_are_identical(library, tmp_pa
 
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(shutil.which("etcd") is None, reason="needs etcd (Debian: etcd-server)")
-def test_a_standby_node_takes_the_place_of_one_that_dies_with_etcd_between_them(library, tmp_path):
-    said = run_demo(library, tmp_path, "--coordinator=etcd", "--standby", "--kill-node=1", "--kill-at=7")
+def test_standby_node_replaces_a_dead_one_with_etcd(library, tmp_path):
+    said = run_demo(library, tmp_path, "--coordinator=etcd", "--standby", "--kill-node=1", "--kill-at=7",
+                    program=WITH_FORKS)
     # The standby node has what was committed. What was not yet, and is whole all the same, it gets with the restore.
     expected = r"restored iteration \d+ on 2 of 2 ranks \((2 local|1 local, 1 peer)\); losses identical: yes"
     assert re.fullmatch(expected, said[-1]), said

@@ -23,18 +23,18 @@ def status_of(call, *arguments, **options) -> tuple[Status, str]:
     return caught.value.status, str(caught.value)
 
 
-def test_the_library_tells_its_version(library):
+def test_library_reports_its_version(library):
     assert load_library(library).version() == "0.1.0"
 
 
-def test_a_library_that_is_not_there_is_named():
+def test_missing_library_is_named():
     with pytest.raises(OSError, match=r"/nowhere/libckptengine.so"):
         load_library("/nowhere/libckptengine.so")
     with pytest.raises(OSError, match=r"libc.so.6 is not the library that this Python package is for .*; rebuild it"):
         load_library("libc.so.6")
 
 
-def test_buffers_of_all_kinds_come_back(job):
+def test_buffers_of_all_kinds_are_restored(job):
     def buffers() -> dict:
         return {
             "f32": np.zeros((3, 5), np.float32),
@@ -76,7 +76,7 @@ def test_buffers_of_all_kinds_come_back(job):
         assert memoryview(source[name]).tobytes() == memoryview(target[name]).tobytes(), name
 
 
-def test_wrong_calls_say_what_and_where(job):
+def test_wrong_calls_are_refused_with_a_reason(job):
     with Engine(**job) as engine:
         status, message = status_of(engine.snapshot, 0)
         assert status is Status.INVALID and "restore" in message
@@ -105,7 +105,7 @@ def test_buffers_that_cannot_be_registered_are_named(job):
         assert "format" in status_of(engine.register, "dates", np.zeros(3, "V3"))[1]
 
 
-def test_a_name_that_c_would_cut_off_is_refused(job):
+def test_names_that_c_cannot_hold_are_refused(job):
     with Engine(**job) as engine:
         engine.register("weight", bytearray(8))
         for name in ("weight\0", "bias\0b", "\0", "\udcff"):
@@ -116,7 +116,7 @@ def test_a_name_that_c_would_cut_off_is_refused(job):
     assert status is Status.INVALID and "null character" in message
 
 
-def test_what_is_discarded_is_never_stored(job):
+def test_discarded_snapshot_is_never_stored(job):
     with Engine(**job) as engine:
         state = bytearray(b"good")
         engine.register("state", state)
@@ -134,7 +134,7 @@ def test_what_is_discarded_is_never_stored(job):
         assert engine.restore().iteration == 0 and state == b"good"
 
 
-def test_an_engine_that_is_dropped_lets_go_of_its_rank_and_stores_nothing_half(job):
+def test_dropped_engine_releases_its_rank_and_stores_nothing_incomplete(job):
     state = np.zeros(8 << 20, np.uint8)
     engine = Engine(**job)
     engine.register("state", state)
@@ -163,7 +163,7 @@ assert engine.snapshot(1).taken
 """
 
 
-def test_a_program_that_ends_without_closing_ends_well(job):
+def test_program_that_ends_without_close_exits_cleanly(job):
     command = [sys.executable, "-c", ENDS_WITHOUT_CLOSING, json.dumps(job, default=str)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
@@ -187,12 +187,12 @@ def test_options_that_are_unknown_or_malformed_are_named(job):
     assert status is Status.INVALID and "copies" in message
 
 
-def test_without_an_agent_the_error_says_so(job):
+def test_missing_agent_is_named_in_the_error(job):
     status, message = status_of(Engine, **job, agent="attach")
     assert status is Status.NO_AGENT and message
 
 
-def test_a_closed_engine_refuses_calls_and_closes_twice(job):
+def test_closed_engine_refuses_calls_but_may_close_again(job):
     engine = Engine(**job)
     engine.close()
     engine.close()
@@ -212,7 +212,7 @@ def test_a_snapshot_that_is_not_closed_by_before_update_is_discarded(job, caplog
         assert engine.stats().discarded == 1
 
 
-def test_communication_is_told_with_its_stream_and_time(job):
+def test_communication_is_marked_with_its_channel_and_time(job):
     with Engine(**job) as engine:
         state = bytearray(8)
         engine.register("state", state)
@@ -237,7 +237,7 @@ def test_communication_is_told_with_its_stream_and_time(job):
     assert times == sorted(times) and before_us <= times[0] and times[-1] <= after_us
 
 
-def test_bubbles_are_told_and_of_nested_ones_the_outer(job):
+def test_bubbles_are_marked_and_nested_ones_once(job):
     with Engine(**job) as engine:
         engine.bubble_begin()
         engine.bubble_end()
@@ -258,7 +258,7 @@ def test_bubbles_are_told_and_of_nested_ones_the_outer(job):
         assert words.device_kinds()[-1] == BUBBLE_END
 
 
-def test_communication_before_restore_is_not_told_and_not_wrong(job):
+def test_communication_before_restore_is_ignored(job):
     with Engine(**job) as engine:
         with engine.communication():
             pass
@@ -267,7 +267,7 @@ def test_communication_before_restore_is_not_told_and_not_wrong(job):
         assert CommWords(job).written() == 0
 
 
-def test_wrong_communication_calls_say_so_and_write_nothing(job):
+def test_wrong_communication_calls_raise_and_write_nothing(job):
     with Engine(**job) as engine:
         engine.restore()
         status, message = status_of(engine.comm_end)
@@ -280,7 +280,7 @@ def test_wrong_communication_calls_say_so_and_write_nothing(job):
     assert status_of(engine.comm_begin) == (Status.INVALID, "the engine is closed; create another one")
 
 
-def test_a_pause_is_told_with_its_name_and_ends_also_with_an_error(job):
+def test_pause_is_marked_with_its_name_and_ends_on_an_error(job):
     with Engine(**job) as engine:
         with engine.pause("before restore"):
             pass
@@ -295,7 +295,7 @@ def test_a_pause_is_told_with_its_name_and_ends_also_with_an_error(job):
         pass
 
 
-def test_threads_may_communicate_beside_each_other(job):
+def test_threads_may_communicate_concurrently(job):
     with Engine(**job) as engine:
         engine.restore()
 

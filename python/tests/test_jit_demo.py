@@ -58,7 +58,7 @@ def test_phases_add_up_and_none_is_negative():
     assert phases["halt, capture"] == 0
 
 
-def test_a_rank_counts_iterations_from_its_last_begin(tmp_path):
+def test_iterations_are_counted_since_the_ranks_last_begin(tmp_path):
     path = tmp_path / "told"
     told = Told(path)
     path.write_text('{"event": "begins"}\n{"event": "iteration"}\n{"event": "iteration"}\n{"event": "restor')
@@ -105,7 +105,7 @@ def test_chaos_finds_a_loss_that_differs_from_the_undisturbed_run():
     assert tally.wrong == 1
 
 
-def test_chaos_forgives_a_missing_loss_of_the_iteration_that_was_restored_alone():
+def test_chaos_tolerates_a_missing_loss_only_at_the_restored_iteration():
     tally, silent = chaos_jit.Tally(), FakeJob()
     silent.losses = lambda rank: {} if rank == 2 else FakeJob().losses(rank)
     campaign = chaos_jit.Campaign(silent, 1, tally)
@@ -116,13 +116,13 @@ def test_chaos_forgives_a_missing_loss_of_the_iteration_that_was_restored_alone(
     assert tally.unreported == 1
 
 
-def test_chaos_has_the_same_faults_for_the_same_seed_and_each_kind_once_first():
+def test_chaos_repeats_its_faults_by_seed_and_begins_with_each_kind():
     first, again = (list(islice(chaos_jit.schedule(7, []), 20)) for _ in range(2))
     assert first == again and set(first[: len(chaos_jit.KINDS)]) == set(chaos_jit.KINDS)
     assert set(islice(chaos_jit.schedule(7, ["spin"]), 5)) == {"spin"}
 
 
-def test_the_bench_ends_with_its_ratios_and_says_what_it_did_not_measure(capsys):
+def test_bench_ends_with_its_ratios_and_names_unmeasured_ones(capsys):
     figures = jit.Figures()
     figures.plain_ms, figures.ours_ms, figures.restart_s = [10.0, 20.0], [15.0], [9.0]
     figures.recoveries["kill"] = [recovery(0.5)]

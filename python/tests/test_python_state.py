@@ -77,7 +77,7 @@ def check_restored(made: SimpleNamespace) -> None:
     assert made.history.value["n"] == 3
 
 
-def test_a_snapshot_brings_no_value_of_the_gpu_to_the_host():
+def test_snapshot_copies_no_gpu_value_to_the_host():
     engine = Registrations()
     state, _ = state_of(GPU)
     for _ in range(3):
@@ -85,7 +85,7 @@ def test_a_snapshot_brings_no_value_of_the_gpu_to_the_host():
     assert engine.memory[PYTHON_STATE_ON_GPU].device == GPU
 
 
-def test_tensors_that_stayed_on_their_device_come_back(job):
+def test_tensors_kept_on_their_device_are_restored(job):
     # The CPU stands for the GPU: encode() leaves the tensors there.
     state, made = state_of(CPU)
     with Engine(**job) as engine:
@@ -124,7 +124,7 @@ def test_the_buffer_on_the_gpu_grows_with_the_state():
     assert made.history.value["loss"].tolist() == list(range(5000))
 
 
-def test_readers_of_a_checkpoint_decode_what_was_on_the_gpu():
+def test_readers_decode_state_captured_from_the_gpu():
     on_gpu = _codec.OnGpu(CPU)
     python_state = _codec.encode({"groups": [], "lr": torch.tensor([0.5])}, on_gpu=on_gpu)
     buffer = torch.zeros(on_gpu.size_bytes, dtype=torch.uint8)
@@ -166,7 +166,7 @@ def decoded(engine: Registrations) -> dict:
     return _codec.decode(engine.memory[PYTHON_STATE])
 
 
-def test_what_did_not_change_is_not_encoded_again(encoded):
+def test_unchanged_state_is_not_encoded_again(encoded):
     state, group = loop_with_plain_groups()
     engine, facts = Registrations(), {"main": "rank0"}
     state.capture(engine, None, facts)
@@ -209,7 +209,7 @@ def test_every_change_of_a_group_is_seen(more, change):
     assert repr(stored) == repr({key: value for key, value in group.items() if key != "params"})
 
 
-def test_names_are_free():
+def test_state_may_use_any_names():
     state = _codec.join({"~": _codec.encode(1), "b": _codec.encode([2])})
     assert _codec.decode(state) == {"~": 1, "b": [2]}
 
@@ -263,7 +263,7 @@ def test_a_tensor_that_was_replaced_or_moved_is_noticed(change):
     assert inventory.identities() == after
 
 
-def test_plain_numbers_of_an_optimizer_are_read_anew_and_are_no_replaced_tensors():
+def test_plain_optimizer_numbers_are_read_again_at_each_snapshot():
     model = Model()
     state = {model.first.weight: {"step": 1, "momentum": torch.zeros(4)}}
     optimizer = SimpleNamespace(param_groups=[{"params": [model.first.weight]}], state=state)
@@ -297,7 +297,7 @@ def split_state(schedule: Schedule, **extra: object) -> tuple[PythonState, dict]
     return PythonState(inventory, {"scheduler": {"": schedule}}, extra, rng=True, splits=True), group
 
 
-def test_what_an_update_changes_is_common_state_and_all_else_is_own_state():
+def test_state_changed_by_an_update_is_common_and_the_rest_is_own():
     position = Schedule(at=3)
     state, group = split_state(Schedule(steps=5), data=position)
     engine = Registrations()
@@ -314,7 +314,7 @@ def test_what_an_update_changes_is_common_state_and_all_else_is_own_state():
     assert group["lr"] == 0.1 and position.state == {"at": 4}
 
 
-def test_own_state_that_has_outgrown_its_buffer_is_left_to_the_snapshot():
+def test_own_state_larger_than_its_buffer_is_captured_by_the_snapshot():
     position = Schedule(at="")
     state, _ = split_state(Schedule(), data=position)
     engine, facts = Registrations(), {}
@@ -328,7 +328,7 @@ def test_own_state_that_has_outgrown_its_buffer_is_left_to_the_snapshot():
     assert decoded(engine)["extra"]["data"] == position.state
 
 
-def test_equal_common_state_is_equal_bytes_whatever_order_attributes_and_lengths_it_had():
+def test_equal_common_state_is_encoded_to_equal_bytes():
     one, two = Schedule(a=1, b=[{"c": 2, "d": 3}]), Schedule(b=[{"d": 3, "c": 2}], a=1)
     found = []
     for schedule in (one, two):

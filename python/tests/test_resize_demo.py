@@ -26,7 +26,7 @@ import resize_demo  # noqa: E402
         (["--resize", "4:3", "--batch", "0"], "must be at least 1"),
     ],
 )
-def test_wrong_arguments_are_refused_with_one_sentence(capsys, words, why):
+def test_wrong_arguments_are_refused_in_one_sentence(capsys, words, why):
     with pytest.raises(SystemExit) as ended:
         resize_demo.parse_arguments(words)
     said = capsys.readouterr().err.splitlines()
@@ -58,7 +58,7 @@ CONTROL = [{5: "0x1p+0", 6: "0x1p-1"}] * 3
         (FakeRun(CONTROL, stored=3), False),
     ],
 )
-def test_the_demo_is_good_only_if_all_ranks_went_on_with_the_losses_of_the_control(capsys, job, is_good):
+def test_demo_passes_only_if_all_ranks_repeat_the_controls_losses(capsys, job, is_good):
     good = resize_demo.show(Namespace(before=4, after=3), job, FakeRun(CONTROL))
     assert good == is_good
     line = f"resized 4 -> 3; losses as after a DCP load: {'yes' if is_good else 'no'}"

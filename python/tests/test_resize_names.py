@@ -10,7 +10,7 @@ from ckptengine.torch import _resize
 from ckptengine.torch._resize_names import Names
 
 
-def test_words_of_wrappers_do_not_count_in_either_direction():
+def test_names_match_with_or_without_wrapper_prefixes():
     plain, wrapped = (
         {"model.fc.weight", "buffer.bn.mean"},
         {"model.module.fc._orig_mod.weight", "buffer.module.bn.mean"},
@@ -21,7 +21,7 @@ def test_words_of_wrappers_do_not_count_in_either_direction():
     assert unwrap.of_parameter("module.fc._orig_mod.weight") == "fc.weight"
 
 
-def test_optimizer_state_follows_its_parameter_whatever_the_optimizer_is_called():
+def test_optimizer_state_follows_its_parameter_for_any_optimizer_name():
     stored, here = {"model.net.module.weight"}, {"model.net.weight"}
     assert Names(stored, here, ()).of_tensor("optim.exp_avg.net.module.weight") == "optim.exp_avg.net.weight"
     named = Names(stored, here, {"fast"})
@@ -29,7 +29,7 @@ def test_optimizer_state_follows_its_parameter_whatever_the_optimizer_is_called(
     assert named.of_tensor("optim.fast.step.group0:1") == "optim.fast.step.group0:1"
 
 
-def test_a_name_that_the_job_has_or_that_several_would_fit_is_kept():
+def test_existing_or_ambiguous_name_is_kept():
     both = Names({"model.module.a", "model.a"}, {"model.a", "model.module.a"}, ())
     assert both.of_tensor("model.module.a") == "model.module.a"
     several = Names({"model.module.a"}, {"model.a", "model._orig_mod.a"}, ())
@@ -38,7 +38,7 @@ def test_a_name_that_the_job_has_or_that_several_would_fit_is_kept():
     assert tensor.of_tensor("tensor.module.a") == "tensor.module.a"
 
 
-def test_a_process_whose_groups_are_closed_exchanges_no_tensors(monkeypatch):
+def test_process_with_closed_groups_exchanges_no_tensors(monkeypatch):
     monkeypatch.setattr(_resize.groups, "is_closed", True)
     with pytest.raises(Error, match="groups of this process are closed") as caught:
         _resize.take_over(None, None, None, {})

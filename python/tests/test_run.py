@@ -53,7 +53,7 @@ def test_the_result_of_the_training_function_is_returned(make):
     one_iteration(checkpointer, 1)  # without run() nothing has changed
 
 
-def test_an_exception_of_the_training_function_leaves_run(make):
+def test_exception_of_the_training_function_is_raised_by_run(make):
     calls = []
 
     def train(checkpointer):
@@ -79,7 +79,7 @@ def test_no_update_begins_after_a_communication_has_failed(make):
     assert not begun
 
 
-def test_no_snapshot_is_taken_of_an_update_within_which_a_communication_has_failed(make):
+def test_no_snapshot_is_taken_of_an_update_with_a_failed_communication(make):
     taken = []
 
     def train(checkpointer):
@@ -93,7 +93,7 @@ def test_no_snapshot_is_taken_of_an_update_within_which_a_communication_has_fail
     assert not taken
 
 
-def test_training_goes_on_without_gradients_of_the_interrupted_pass_and_of_passes_that_warm_up(make):
+def test_training_continues_without_gradients_of_interrupted_and_warmup_passes(make):
     """A loop may clear them after its update."""
     gradients = []
 
@@ -137,11 +137,11 @@ def marks_of(checkpointer: Checkpointer, communicate) -> list[str]:
     ],
     ids=["all_reduce", "asynchronous", "functional"],
 )
-def test_a_group_marks_what_it_communicates(make, communicate):
+def test_group_marks_its_communications(make, communicate):
     assert marks_of(make(), communicate) == ["comm_begin", "comm_end"]
 
 
-def test_a_group_tells_when_the_training_thread_waits(make):
+def test_group_marks_waits_of_the_training_thread(make):
     told: list[str] = []
     checkpointer = make()
     for name in ("bubble_begin", "bubble_end"):
@@ -160,7 +160,7 @@ def test_a_reduction_of_ddp_is_marked_once(make):
     assert marks_of(checkpointer, lambda: one_iteration(checkpointer)) == ["comm_begin", "comm_end"]
 
 
-def test_a_communication_that_was_interrupted_ends_no_later_one(make):
+def test_interrupted_communication_does_not_end_a_later_one(make):
     checkpointer = make()
     communication = checkpointer._communication
     interrupted = communication.mark(dist.group.WORLD, ())
@@ -170,7 +170,7 @@ def test_a_communication_that_was_interrupted_ends_no_later_one(make):
 
 
 @pytest.mark.parametrize("how", ["patch", None])
-def test_a_group_marks_nothing_if_something_else_does_or_nobody_should(make, how):
+def test_group_marks_nothing_if_another_adapter_does_or_marking_is_off(make, how):
     checkpointer = make(communication=how)
     begun = marks_of(checkpointer, lambda: dist.all_reduce(torch.ones(2))).count("comm_begin")
     assert begun == (1 if how == "patch" else 0)
@@ -181,5 +181,5 @@ def test_a_job_that_is_never_halted_is_refused(make):
         run(one_iteration, make(on_suspicion="report"))
 
 
-def test_groups_that_nothing_can_interrupt_are_refused():
+def test_groups_that_cannot_be_interrupted_are_refused():
     group_scenarios.run("refuses_torchs_own_groups", 2)

@@ -40,7 +40,7 @@ PLACEMENTS = [
 
 @pytest.mark.parametrize("placements", PLACEMENTS, ids=str)
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 7, 8, 10, 13])
-def test_each_element_has_its_place_where_torch_has_it(rows, placements):
+def test_elements_have_the_same_offsets_as_in_torch(rows, placements):
     sizes, shape = (2, 3), (rows, 5)
     words = [_split._word("x", placement) for placement in placements]
     covered = torch.zeros(shape, dtype=torch.int64)
@@ -56,7 +56,7 @@ def test_each_element_has_its_place_where_torch_has_it(rows, placements):
     assert (covered == (3 if Replicate() in placements else 1)).all()
 
 
-def test_a_record_is_read_as_it_was_written():
+def test_split_record_is_read_as_written():
     mesh = _split.Mesh(("data", "tensor"), (2, 2), (0, 1, 2, 3), (1, 0))
     odd = _split.Split(mesh, ("S0/2", "S0"), (10, 7), (((0, 2), (5, 7)), ((0, 7),)))
     empty = _split.Split(mesh, ("R", "S0"), (1,), ((),))
@@ -70,7 +70,7 @@ def test_a_record_is_read_as_it_was_written():
             _split.read_record(damaged)
 
 
-def test_ranks_along_replicated_dimensions_have_the_same():
+def test_ranks_along_replicated_dimensions_share_a_shard():
     def alike(at, *words):
         return _split.Split(_split.Mesh((), (2, 2), (4, 5, 6, 7), at), words, (), ()).alike()
 
@@ -114,7 +114,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_the_constructor_refuses_what_cannot_be_captured(job, mesh, kind):
+def test_constructor_refuses_state_that_cannot_be_captured(job, mesh, kind):
     make, words = REFUSED[kind]
     with pytest.raises(Error, match=rf"'tensor\.odd'.*{words}") as caught:
         Checkpointer(tensors={"odd": make(mesh)}, **job)
@@ -126,7 +126,7 @@ def test_a_dtensor_among_plain_values_is_refused_by_its_path(job, mesh):
         Checkpointer(extra={"position": distribute_tensor(torch.ones(3), mesh, [Shard(0)])}, **job)
 
 
-def test_state_of_fsdp2_comes_back_as_dtensors_before_the_first_step(job, mesh):
+def test_fsdp2_state_is_restored_as_dtensors_before_the_first_step(job, mesh):
     def make():
         model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
         fully_shard(model, mesh=mesh)
@@ -155,7 +155,7 @@ def test_state_of_fsdp2_comes_back_as_dtensors_before_the_first_step(job, mesh):
     fresh.step()
 
 
-def test_a_forward_pass_alone_does_not_change_what_is_captured_of_fsdp2(job, mesh):
+def test_forward_pass_does_not_change_the_captured_fsdp2_state(job, mesh):
     model = nn.Sequential(nn.Linear(3, 4))
     fully_shard(model, mesh=mesh, reshard_after_forward=False)
     with Checkpointer(model, **job) as checkpointer:
@@ -185,7 +185,7 @@ def test_a_restore_into_another_split_is_refused_before_it_changes_anything(job,
     assert caught.value.status is Status.MISMATCH and not other["x"].any()
 
 
-def test_an_optimizer_that_has_some_of_a_models_parameters_is_a_partition():
+def test_optimizer_with_only_some_of_the_parameters_is_a_partition():
     net, average = nn.Linear(2, 2), nn.Linear(2, 2)
     assert not is_partition([net, average], [torch.optim.SGD(net.parameters())])
     assert not is_partition([net], [torch.optim.SGD([net.weight]), torch.optim.SGD([net.bias])])
@@ -203,7 +203,7 @@ def alike_of_two(model, monkeypatch, **more):
     return Inventory({"": model}, {"": optimizer}, more).alike(0, 2)
 
 
-def test_ranks_of_a_ddp_model_share_unless_a_plain_tensor_is_beside_it(mesh, monkeypatch):
+def test_ddp_ranks_share_a_main_shard_unless_there_is_a_plain_tensor(mesh, monkeypatch):
     model = DistributedDataParallel(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)))
     assert alike_of_two(model, monkeypatch) == ({0, 1}, "")
     assert alike_of_two(model, monkeypatch, average=torch.zeros(3)) == ({0}, "tensor.average")
@@ -211,7 +211,7 @@ def test_ranks_of_a_ddp_model_share_unless_a_plain_tensor_is_beside_it(mesh, mon
 
 
 @pytest.mark.parametrize("where", ["argument", "environment", "file"])
-def test_a_main_shard_that_somebody_names_keeps_its_name(job, mesh, monkeypatch, tmp_path, where):
+def test_main_shard_named_by_the_caller_keeps_its_name(job, mesh, monkeypatch, tmp_path, where):
     monkeypatch.setattr("ckptengine.torch._inventory.Inventory.alike", lambda *_: (frozenset({0, 1}), ""))
     given = {}
     if where == "argument":
@@ -228,7 +228,7 @@ def test_a_main_shard_that_somebody_names_keeps_its_name(job, mesh, monkeypatch,
         assert checkpointer.shard == "rank0.and1"
 
 
-def test_state_that_appears_later_and_may_differ_is_refused_by_name_while_ranks_share(job, mesh, monkeypatch):
+def test_late_state_that_may_differ_is_refused_while_ranks_share(job, mesh, monkeypatch):
     monkeypatch.setattr(dist, "get_process_group_ranks", lambda group: [0, 1])
     monkeypatch.setattr(dist, "get_world_size", lambda *_: 2)
     model = DistributedDataParallel(nn.Linear(3, 3))

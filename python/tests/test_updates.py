@@ -70,7 +70,7 @@ def test_amsgrad_has_a_third_moment():
     assert given[0]["decoupled_weight_decay"] is False
 
 
-def test_names_are_looked_up_once_while_tensors_are_the_same():
+def test_names_are_looked_up_once_for_the_same_tensors():
     case, identities = Case(torch.optim.AdamW, fused=True, amsgrad=True), object()
     shown = {found.name: show(found.name, found.tensor, found.capture) for found in case.inventory.gather()}
     for k in range(2):
@@ -102,7 +102,7 @@ def test_sgd_without_momentum_has_only_parameters():
 @pytest.mark.parametrize(
     ("optimizer", "settings"), [(torch.optim.AdamW, {"fused": True}), (torch.optim.SGD, {"momentum": 0.9})]
 )
-def test_the_step_that_creates_the_moments_is_left_out_without_a_word(caplog, optimizer, settings):
+def test_step_that_creates_the_moments_is_omitted_without_a_warning(caplog, optimizer, settings):
     assert Case(optimizer, steps=0, **settings).give() == []
     assert caplog.text == ""
 
@@ -128,7 +128,7 @@ def test_on_a_gpu_only_known_kernels_are_repeated(monkeypatch, torch_version, cu
         check_gpu(group, is_unfused=True)
 
 
-def test_factors_that_change_between_updates_are_those_of_the_coming_one():
+def test_changed_factors_apply_to_the_next_update():
     case = Case(torch.optim.AdamW, lr=0.5, weight_decay=0.25, fused=True)
     case.give()
     case.optimizer.param_groups[0] |= {"lr": 0.125, "weight_decay": 0.0}
@@ -138,13 +138,13 @@ def test_factors_that_change_between_updates_are_those_of_the_coming_one():
     assert (first["learning_rate"], first["weight_decay"], first["step"]) == (0.125, 0.0, 10.0)
 
 
-def test_a_parameter_without_a_gradient_is_left_out():
+def test_parameter_without_a_gradient_is_omitted():
     case = Case(torch.optim.AdamW, fused=True)
     case.model[0].weight.grad = None
     assert [gradient["parameter"] for gradient in case.give()] == ["model.0.bias", "model.1.weight", "model.1.bias"]
 
 
-def test_a_step_that_the_scaler_skips_is_left_out_without_a_word(caplog):
+def test_step_skipped_by_the_scaler_is_omitted_without_a_warning(caplog):
     case = Case(torch.optim.AdamW, fused=True)
     case.optimizer.found_inf = torch.ones(())
     assert case.give() == []
@@ -153,7 +153,7 @@ def test_a_step_that_the_scaler_skips_is_left_out_without_a_word(caplog):
     assert len(case.give()) == 4
 
 
-def test_a_step_with_a_closure_is_told_because_it_computes_its_gradients_itself(caplog):
+def test_step_with_a_closure_is_reported_as_not_repeatable(caplog):
     assert Case(torch.optim.AdamW, fused=True).give(has_closure=True) == []
     assert caplog.text.count("call it without one") == 1
 
@@ -185,7 +185,7 @@ class OwnAdamW(torch.optim.AdamW):
         (torch.optim.AdamW, {"fused": True}, rate_in_a_tensor, "a hyperparameter is a tensor"),
     ],
 )
-def test_what_cannot_be_repeated_is_told_once(caplog, optimizer, settings, change, why):
+def test_update_that_cannot_be_repeated_is_reported_once(caplog, optimizer, settings, change, why):
     case = Case(optimizer, lr=0.1, **settings)
     if change is not None:
         change(case)

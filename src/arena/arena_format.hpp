@@ -1,5 +1,5 @@
 // The layout of the shared memory through which the agent and its trainers work together. The memory outlives both.
-// docs/arena.md specifies every field.
+// docs/formats.md specifies every field.
 //
 // A node's arena is a directory <arena_dir>/<job>/<node>/ of files in tmpfs. The agent creates all of them:
 //    node              NodeHeader: whose arena this is. The agent that uses the arena holds this file's flock

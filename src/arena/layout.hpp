@@ -1,6 +1,6 @@
 // Layout says where each tensor lies in the bytes of a shard. The tensors lie without gaps, sorted by element size, the
 // largest first, and then by name. So each tensor is aligned to its element size. As text, a layout is the header of a
-// safetensors file, and the shard's bytes are that file's data (docs/arena.md).
+// safetensors file, and the shard's bytes are that file's data (docs/formats.md).
 //
 // Plain values and pure functions; thread-safe.
 #pragma once

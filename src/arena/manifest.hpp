@@ -33,7 +33,7 @@ bool is_consistent(const Manifest& manifest);
 // Returns the manifest capacity, in bytes, that a slot needs for data of `data_bytes` and a layout of `layout_bytes`.
 std::uint64_t manifest_bytes(std::uint64_t data_bytes, std::uint64_t layout_bytes);
 
-// Encodes a manifest for the network (docs/arena.md), and decodes it. decode_manifest() trusts nothing: it throws
+// Encodes a manifest for the network (docs/formats.md), and decodes it. decode_manifest() trusts nothing: it throws
 // Failure (CKPT_ERR_CORRUPT) for anything but a consistent manifest.
 std::vector<std::byte> encode(const Manifest& manifest);
 // Returns the size of an encoded manifest in bytes. `shard_bytes` is the length of the field `shard`, not of the shard.

@@ -1,4 +1,4 @@
-// The engine's part in repeating updates on other nodes (docs/recompute.md): it keeps the gradients of an update, and
+// The engine's part in repeating updates on other nodes (docs/mechanisms.md): it keeps the gradients of an update, and
 // the next snapshot captures them as a gradient record.
 
 #include "client/engine.hpp"

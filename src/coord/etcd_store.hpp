@@ -2,7 +2,7 @@
 //
 // put_if() is a transaction that compares the key's mod revision. An entry's revision is etcd's own: etcd counts all
 // changes of all keys with one number, removals too. Reads are linearizable. EtcdStore does not use etcd's leases.
-// Agents themselves judge which agents are alive: by how long a record has not changed (docs/coordination.md).
+// Agents themselves judge which agents are alive: by how long a record has not changed (docs/protocol.md).
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
 // RepeatedUpdates decides which copies of main shards a node makes by repeating the optimizer's step, and whether the
-// result counts (docs/recompute.md). It knows no bytes: its caller, the agent, fetches the gradients, repeats the
+// result counts (docs/mechanisms.md). It knows no bytes: its caller, the agent, fetches the gradients, repeats the
 // update and compares the digests. Pure. All calls come from one thread.
 #pragma once
 

@@ -22,7 +22,7 @@ unsigned thread_count() { return std::clamp(std::thread::hardware_concurrency() 
 }  // namespace
 
 CudaBounce::CudaBounce(const Context& context)
-    : context_(context), memory_(buffers_.size() * part_max_bytes), threads_(thread_count()) {
+    : context_(context), memory_(buffer_count * part_max_bytes), threads_(thread_count()) {
   for (std::size_t i = 0; i < buffers_.size(); ++i) buffers_[i].data = memory_.as<std::byte>() + i * part_max_bytes;
 }
 

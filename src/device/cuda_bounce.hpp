@@ -39,7 +39,8 @@ class CudaBounce {
 
   const Context& context_;
   const PinnedMemory memory_;
-  std::array<Buffer, 16> buffers_;  // for each thread one that is filled and one that is copied
+  static constexpr std::size_t buffer_count = 16;
+  std::array<Buffer, buffer_count> buffers_;  // for each thread one that is filled and one that is copied
   std::atomic<std::size_t> next_{0};
   std::mutex failure_mutex_;
   std::exception_ptr failure_;  // the first one of a copy

@@ -1,54 +1,24 @@
 #include "net/socket_address.hpp"
 
 #include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/in.h>
 
+#include <algorithm>
 #include <charconv>
-#include <cstring>
-#include <memory>
 #include <sstream>
+#include <vector>
+
+#include "net/interface_choice.hpp"
 
 namespace ckpt::net {
 namespace {
 
-SocketAddress copy_of(const sockaddr* address) {
-  SocketAddress result;
-  result.size_bytes = address->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-  std::memcpy(&result.storage, address, result.size_bytes);
-  return result;
-}
-
-// How suitable an address is: lower is better, negative is unusable. IPv6 link-local addresses are unusable, because
-// they mean nothing without their interface.
-int rank_of(const ifaddrs& entry) {
-  if (entry.ifa_addr == nullptr || !(entry.ifa_flags & IFF_UP)) return -1;
-  const int family = entry.ifa_addr->sa_family;
-  if (family != AF_INET && family != AF_INET6) return -1;
-  const bool link_local =
-      family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(entry.ifa_addr)->sin6_addr);
-  if (link_local) return -1;
-  int rank = family == AF_INET ? 0 : 1;
-  if (entry.ifa_flags & IFF_LOOPBACK) rank += 2;
-  return rank;
-}
-
-// The most suitable address of the named interface, or of all interfaces.
+// The most reachable address of the named interface, or of all interfaces.
 std::optional<SocketAddress> best_address(const std::optional<std::string>& interface) {
-  std::optional<SocketAddress> best;
-  int best_rank = 1000;
-  ifaddrs* entries = nullptr;
-  if (getifaddrs(&entries) != 0) return best;
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(entries, &freeifaddrs);
-  for (const ifaddrs* entry = entries; entry != nullptr; entry = entry->ifa_next) {
-    if (interface && *interface != entry->ifa_name) continue;
-    const int rank = rank_of(*entry);
-    if (rank < 0 || rank >= best_rank) continue;
-    best_rank = rank;
-    best = copy_of(entry->ifa_addr);
-  }
-  return best;
+  std::vector<InterfaceAddress> found = interface_addresses();
+  if (interface) std::erase_if(found, [&](const InterfaceAddress& each) { return each.interface != *interface; });
+  const auto best = std::min_element(found.begin(), found.end(), is_more_reachable);
+  return best == found.end() ? std::nullopt : std::optional(best->address);
 }
 
 }  // namespace

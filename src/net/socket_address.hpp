@@ -24,8 +24,8 @@ std::optional<SocketAddress> parse_socket_address(const std::string& text);
 // address that other machines could reach.
 std::optional<SocketAddress> address_on(const std::string& interface);
 // Returns an address, with port 0, of the first interface in the list ("eth0,eth1") that has one. If none has, as with
-// RDMA devices, or if the list is empty: the address of the first interface that is up and not loopback. If there is no
-// such interface: the loopback address.
+// RDMA devices, or if the list is empty: the address that other machines most likely reach (interface_choice.hpp). The
+// loopback address comes last.
 SocketAddress local_address(const std::string& interfaces);
 
 // Returns `address` with another port.

@@ -4,7 +4,7 @@
 // Agents connect by socket address and not by UCX worker address. So each connection has its own endpoint on both
 // sides. Each side knows when its endpoint is closed, and notices at once when the peer has died. With worker
 // addresses, UCX pairs the endpoints of the two sides by counting them. If one side gives up a connection that the
-// other side never saw, the counts no longer match (docs/security.md).
+// other side never saw, the counts no longer match (docs/operations.md).
 //
 // Endpoints run in UCX's peer-failure mode, and a sender never writes bulk data into the receiver's memory. The
 // receiver reads the data from the sender's memory or copies it out of a socket. So the buffers can be used again once

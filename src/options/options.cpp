@@ -134,7 +134,7 @@ struct Coordination {
   static void parse(std::string& to, std::string_view text) {
     if (text.starts_with("etcd://") || text.starts_with("etcds://")) return Text::parse(to, text);
     if (!text.starts_with('/'))
-      throw BadValue{"must be an absolute path, or etcd://host:port as docs/coordination.md says"};
+      throw BadValue{"must be an absolute path, or etcd://host:port as docs/operations.md says"};
     AbsolutePath::parse(to, text);
   }
   static std::string text(const std::string& from) { return from; }
@@ -372,12 +372,12 @@ const std::array keys = {
         "How shards survive the loss of nodes: `copies(m)`; `xor(n)`, parity in groups of n nodes, which survives one "
         "lost node per group; `rs(n,p)`, which survives p; or copies and parity, as in `copies(2)+xor(8)`. "
         "`recompute(m)` is `copies(m)`, but nodes repeat updates where they can, instead of fetching their results "
-        "([recompute](recompute.md)). Overrides `copies`."),
+        "([recompute](mechanisms.md#repeated-updates)). Overrides `copies`."),
     entry<&Options::placement, Placement>(
         "placement", "auto", "", agent | engine, 0,
-        "Which nodes hold which pieces ([placement](placement.md)). `auto`: the nodes of a group hold each other's "
-        "copies; a shard that several ranks name is cut into parts. Or `group`, `ring`, `mixed`, `cover`, `sharded`, "
-        "`sharded+copy`."),
+        "Which nodes hold which pieces ([placement](protection.md#placement)). `auto`: the nodes of a group hold each "
+        "other's copies; a shard that several ranks name is cut into parts. Or `group`, `ring`, `mixed`, `cover`, "
+        "`sharded`, `sharded+copy`."),
     entry<&Options::domain, Domain>("domain", "", "none", agent | engine, 0,
                                     "Failure domain of this node, outermost level first, as in `row2/rack7`."),
     entry<&Options::standby, Flag>(
@@ -385,7 +385,7 @@ const std::array keys = {
         "`true`: this node is a standby node. It has no rank and holds nothing until it replaces a lost node."),
     entry<&Options::member_hook, Text>("member_hook", "", "none", agent | tool, 0,
                                        "Command or http(s) URL that the leader calls when a node is lost, replaced, "
-                                       "back, or no longer used ([operations](operations.md))."),
+                                       "back, or no longer used ([operations](operations.md#member-hook))."),
     entry<&Options::storage, Location>("storage", "", "none", engine | agent | tool, 0,
                                        "Where checkpoints go that must survive the loss of memory: a directory that "
                                        "all nodes see, or `nfs://server/export/path`."),
@@ -424,7 +424,7 @@ const std::array keys = {
                                                 "Threads that copy and digest tensors in host memory."),
     entry<&Options::layered_capture, Flag>(
         "layered_capture", "false", "", engine, 0,
-        "When a capture copies tensors ([schedule](schedule.md#layers-of-a-capture)). `false`: at once, as fast as it "
+        "When a capture copies tensors ([layers](mechanisms.md#layers-of-a-capture)). `false`: at once, as fast as it "
         "can. `true`: first while training waits for other ranks, and what is left beside computation, at a limited "
         "rate. With tensors on a GPU, the host may then wait in `before_update()`."),
     entry<&Options::gpu_staging_bytes, Bytes>(
@@ -434,7 +434,7 @@ const std::array keys = {
     entry<&Options::replication, Replication>(
         "replication", "host", "", engine, 0,
         "How main shards go to other nodes. `host`: from host memory to host memory. `gpu`: from GPU to GPU with NCCL, "
-        "if the tensors are on GPUs and the nodes form [groups](gpu.md#groups); parity is then made on the GPU. "
+        "if the tensors are on GPUs and the nodes form groups ([gpu](gpu.md#groups)); parity is then made on the GPU. "
         "Otherwise as with `host`. The same on all ranks."),
     entry<&Options::gpu_replication_bytes, PathBytes>(
         "gpu_replication_bytes", "128MiB", "", engine, 0,
@@ -461,7 +461,7 @@ const std::array keys = {
         "How agents talk to each other: `tcp`; `shm`, which is `tcp` but reads the memory of agents on the same "
         "machine directly; or UCX, by a list as for UCX_TLS, e.g. `rc,ud` or `all`. The same on all nodes."),
     entry<&Options::interface, Text>(
-        "interface", "", "the first that is no loopback", agent, 0,
+        "interface", "", "the one that others most likely reach", agent, 0,
         "Network interface on which the agent listens and whose address it publishes, e.g. `eth0`. With UCX: a list of "
         "devices as for UCX_NET_DEVICES. The agent then listens on the first that has an address."),
     entry<&Options::port, Count<0, 65528>>(

@@ -30,7 +30,7 @@ enum class CaptureMode { every, jit, automatic };
 // How shards survive the loss of nodes, as the option `protection` says it.
 struct ProtectionChoice {
   placement::Protection stored;
-  bool recomputes = false;  // copies are made by repeating updates, if possible (docs/recompute.md)
+  bool recomputes = false;  // copies are made by repeating updates, if possible (docs/mechanisms.md)
 };
 
 struct Options {

@@ -1,4 +1,4 @@
-// Encodes and decodes the files of a checkpoint on storage. docs/format.md specifies them:
+// Encodes and decodes the files of a checkpoint on storage. docs/formats.md specifies them:
 //
 //   JOB/step-00000123/
 //     SHARD.1.safetensors   the shard's tensors, aligned; 1 is the incarnation

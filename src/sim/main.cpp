@@ -136,7 +136,7 @@ int main(int argc, char** argv) {
       ->excludes(some)
       ->excludes(mild);
   core::NodeId nodes = 0;
-  auto* scale = app.add_option("--scale", nodes, "measure what the protocol costs with this many nodes (docs/scale.md)")
+  auto* scale = app.add_option("--scale", nodes, "measure the protocol with this many nodes (docs/performance.md)")
                     ->excludes(many)
                     ->excludes(one)
                     ->check(CLI::Range(scale_nodes_min, scale_nodes_max));

@@ -8,7 +8,7 @@ using namespace core;
 
 namespace {
 
-constexpr std::uint32_t in_vain_max = 3;  // docs/recompute.md
+constexpr std::uint32_t in_vain_max = 3;  // docs/mechanisms.md
 
 bool is_copy_of_a_main_shard(const StartFetch& order) {
   return order.source < parity_node && !order.piece.is_parity() && !order.piece.shard.ends_with(private_suffix);

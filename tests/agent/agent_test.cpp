@@ -79,7 +79,7 @@ TEST(Agent, AJobRestoresWhatItCommittedFromItsOwnNodes) {
   }
 }
 
-TEST(Agent, ANodeThatIsLostIsRestoredFromItsPeerAgainAndAgain) {
+TEST(Agent, RestoresALostNodeFromItsPeerRepeatedly) {
   AgentCluster cluster(2);
   cluster.start("a");
   cluster.start("b");
@@ -119,8 +119,8 @@ AgentCluster::Change hearing(const Ears& ears) {
   };
 }
 
-// Four are many here: two groups of two, and in one of them at least neither is the root.
-TEST(Agent, NodesThatReportThroughRelaysCommitAndRestoreWhicheverIsLost) {
+// Four are many here: two groups of two, and in one of them at least neither is the leader.
+TEST(Agent, RelayedJobRestoresAfterLossOfMemberRelayOrLeader) {
   std::map<std::string, Ears> ears;  // outlive the agents
   AgentCluster cluster(4);
   const std::vector<std::string> nodes = {"a", "b", "c", "d"};
@@ -156,7 +156,7 @@ TEST(Agent, NodesThatReportThroughRelaysCommitAndRestoreWhicheverIsLost) {
   }
 }
 
-TEST(Agent, RanksThatComeBackOnOtherNodesFindTheirState) {
+TEST(Agent, RanksRestoreOnOtherNodesThanBefore) {
   AgentCluster cluster(2);
   cluster.start("a");
   cluster.start("b");
@@ -201,7 +201,7 @@ TEST(Agent, ARestartedAgentFindsItsArenaAndItsLivingTrainers) {
   expect_restored(trainers, committed);
 }
 
-TEST(Agent, TellsATrainerWithoutAControlPageThatItCannotContinue) {
+TEST(Agent, RefusesTrainerWhoseControlPageIsGone) {
   AgentCluster cluster(1);
   cluster.start("a");
   auto trainers = start_trainers(cluster, {"a"});
@@ -213,7 +213,7 @@ TEST(Agent, TellsATrainerWithoutAControlPageThatItCannotContinue) {
   EXPECT_TRUE(testing::eventually([&] { return trainers[0]->snapshot(++iteration) == CKPT_ERR_SUPERSEDED; }));
 }
 
-TEST(Agent, HeartbeatsOnTheHealthPageOfEachTrainer) {
+TEST(Agent, WritesHeartbeatsToEachTrainersHealthPage) {
   AgentCluster cluster(1);
   cluster.start("a");
   auto trainers = start_trainers(cluster, {"a"});
@@ -225,7 +225,7 @@ TEST(Agent, HeartbeatsOnTheHealthPageOfEachTrainer) {
   }
 }
 
-TEST(Agent, AStaleArenaOfADeadRunIsUsedByTheNext) {
+TEST(Agent, NextRunUsesTheArenaOfADeadRun) {
   AgentCluster cluster(2);
   std::int64_t committed = 0;
   {
@@ -286,7 +286,7 @@ TEST(Agent, RefusesASecondMachineWithTheNodesName) {
   const Agent second(setup());
 }
 
-TEST(Agent, LaterOfTwoNodesWithOneNumberEndsAndSaysWhy) {
+TEST(Agent, LaterOfTwoNodesWithTheSameNumberEndsAndSaysWhy) {
   AgentCluster cluster(2);
   cluster.start("a");
   const auto store = coord::open_store(cluster.path() + "/coordination", "test");
@@ -299,7 +299,7 @@ TEST(Agent, LaterOfTwoNodesWithOneNumberEndsAndSaysWhy) {
   EXPECT_THAT(cluster.agent("a").replaced(), HasSubstr("node b has the same number as this node"));
 }
 
-TEST(Agent, AnotherJobsSocketSaysSo) {
+TEST(Agent, RefusesTrainerOfAnotherJob) {
   AgentCluster cluster(1);
   cluster.start("a");
   const auto answer = cluster.ask("a", {{"type", "hello"}, {"protocol", 3}, {"job", "other"}});
@@ -317,7 +317,7 @@ TEST(Agent, RefusesAnArenaBeyondItsBudgetAndNamesTheNumbers) {
   EXPECT_THAT(trainers[0]->error(), HasSubstr("MiB"));
 }
 
-TEST(Agent, ARankThatNeverComesIsNamedWhenTheRestoreTimesOut) {
+TEST(Agent, NamesMissingRankWhenTheRestoreTimesOut) {
   AgentCluster cluster(2);
   cluster.start("a");
   Trainer alone(cluster, "a", 0, 1000, {{"restore_timeout_ms", "800"}});
@@ -325,7 +325,7 @@ TEST(Agent, ARankThatNeverComesIsNamedWhenTheRestoreTimesOut) {
   EXPECT_THAT(alone.error(), HasSubstr("ranks 1"));
 }
 
-TEST(Agent, WorldSizesThatDisagreeAreRefusedWithBoth) {
+TEST(Agent, RefusesDisagreeingWorldSizesAndNamesBoth) {
   AgentCluster cluster(2);
   cluster.start("a");
   Trainers trainers;
@@ -339,7 +339,7 @@ TEST(Agent, WorldSizesThatDisagreeAreRefusedWithBoth) {
   EXPECT_THAT(trainers[refused]->error(), AllOf(HasSubstr("2"), HasSubstr("3"), HasSubstr("world_size")));
 }
 
-TEST(Agent, WhatComesDamagedIsFetchedAgain) {
+TEST(Agent, RefetchesPiecesThatArriveDamaged) {
   AgentCluster cluster(2);
   cluster.start("a");
   std::atomic<int> damaged = 0;
@@ -376,7 +376,7 @@ int damage(AgentCluster& cluster, const std::string& node, const std::string& sh
   return count;
 }
 
-TEST(Agent, ALocalPieceThatRottedIsReplacedByThePeers) {
+TEST(Agent, ReplacesDamagedLocalPieceFromPeer) {
   AgentCluster cluster(2);
   cluster.start("a");
   cluster.start("b");
@@ -391,7 +391,7 @@ TEST(Agent, ALocalPieceThatRottedIsReplacedByThePeers) {
   EXPECT_GE(cluster.status("a").at("counters").at("corrupt"), 1);
 }
 
-TEST(Agent, ASourceThatRottedIsQuarantinedAndTheNextOneTaken) {
+TEST(Agent, QuarantinesDamagedSourceAndUsesTheNext) {
   AgentCluster cluster(3);
   for (const char* node : {"a", "b", "c"}) cluster.start(node, {{"copies", "3"}});
   auto trainers = start_trainers(cluster, {"a", "b", "c"});
@@ -407,7 +407,7 @@ TEST(Agent, ASourceThatRottedIsQuarantinedAndTheNextOneTaken) {
   commit_one(trainers, committed + 1);
 }
 
-TEST(Agent, APeerThatNeverAnswersIsLeftBehind) {
+TEST(Agent, GivesUpAPeerThatNeverAnswers) {
   std::atomic<bool> silent = false;  // outlives the agents that read it
   AgentCluster cluster(2);
   cluster.start("a");
@@ -422,7 +422,7 @@ TEST(Agent, APeerThatNeverAnswersIsLeftBehind) {
 }
 
 // Grants, answers and fetches come behind messages: none of them is lost with a message that fails.
-TEST(Agent, AnEffectThatFailsTakesNoOtherWithIt) {
+TEST(Agent, FailedSendLosesNoOtherEffect) {
   AgentCluster cluster(2);
   for (const char* node : {"a", "b"}) cluster.start(node, {}, testing::wrapped(test::failing));
   auto trainers = start_trainers(cluster, {"a", "b"});
@@ -434,7 +434,7 @@ TEST(Agent, AnEffectThatFailsTakesNoOtherWithIt) {
   expect_restored(trainers, committed);
 }
 
-TEST(Agent, AStoreThatIsGoneForAWhileIsWaitedFor) {
+TEST(Agent, WaitsForAStoreThatIsTemporarilyGone) {
   AgentCluster cluster(2);
   cluster.start("a");
   cluster.start("b");
@@ -453,7 +453,7 @@ TEST(Agent, AStoreThatIsGoneForAWhileIsWaitedFor) {
   expect_restored(trainers, committed);
 }
 
-TEST(Agent, StatusTellsWhatPeopleAskFor) {
+TEST(Agent, StatusReportsJobRanksAndCheckpoints) {
   AgentCluster cluster(2);
   cluster.start("a", {{"arena_bytes", "64MiB"}});
   cluster.start("b");
@@ -478,7 +478,7 @@ TEST(Agent, StatusTellsWhatPeopleAskFor) {
   EXPECT_EQ(status.at("counters").at("bytes_coded"), 0u) << "no parity";
 }
 
-TEST(Agent, StopIsAnsweredAndLeavesTheArena) {
+TEST(Agent, AnswersStopAndKeepsTheArena) {
   AgentCluster cluster(1);
   cluster.start("a");
   EXPECT_EQ(cluster.ask("a", {{"type", "stop"}}).at("status"), CKPT_OK);

@@ -24,7 +24,7 @@ class ArrivalsTest : public ::testing::Test {
   Arrivals arrivals_;
 };
 
-TEST_F(ArrivalsTest, EachPieceIsToldOnce) {
+TEST_F(ArrivalsTest, ReportsEachPieceOnce) {
   arrivals_.began(main_slot, {1, newest});
   EXPECT_EQ(told({main_slot, private_slot}, {}), "rank0 ") << "the other fetch has not begun";
   arrivals_.began(private_slot, {2, newest});
@@ -32,7 +32,7 @@ TEST_F(ArrivalsTest, EachPieceIsToldOnce) {
   EXPECT_EQ(told({main_slot, private_slot}, {}), "");
 }
 
-TEST_F(ArrivalsTest, APieceThatWasFetchedBetweenTwoQuestionsIsToldAsWhole) {
+TEST_F(ArrivalsTest, ReportsAPieceFetchedBetweenTwoQueriesAsComplete) {
   arrivals_.began(main_slot, {1, newest});
   EXPECT_EQ(told({main_slot}, {}), "rank0 ");
   arrivals_.began(private_slot, {2, newest});
@@ -41,7 +41,7 @@ TEST_F(ArrivalsTest, APieceThatWasFetchedBetweenTwoQuestionsIsToldAsWhole) {
   EXPECT_EQ(told({main_slot}, {private_slot}), "");
 }
 
-TEST_F(ArrivalsTest, APieceThatWasToldWhileItArrivedIsNotToldAgainWhenItIsWhole) {
+TEST_F(ArrivalsTest, DoesNotReportAnArrivingPieceAgainWhenComplete) {
   arrivals_.began(main_slot, {1, newest});
   arrivals_.began(private_slot, {2, newest});
   EXPECT_EQ(told({main_slot, private_slot}, {}), "rank0 rank0.private ");
@@ -49,7 +49,7 @@ TEST_F(ArrivalsTest, APieceThatWasToldWhileItArrivedIsNotToldAgainWhenItIsWhole)
   EXPECT_EQ(told({main_slot}, {private_slot}), "");
 }
 
-TEST_F(ArrivalsTest, AFetchThatBeginsAnewIsToldAnew) {
+TEST_F(ArrivalsTest, ReportsARestartedFetchAgain) {
   arrivals_.began(main_slot, {1, newest});
   EXPECT_EQ(told({main_slot}, {}), "rank0 ");
   arrivals_.ended(1);
@@ -57,20 +57,20 @@ TEST_F(ArrivalsTest, AFetchThatBeginsAnewIsToldAnew) {
   EXPECT_EQ(told({main_slot}, {}), "rank0 ");
 }
 
-TEST_F(ArrivalsTest, AWholePieceOfAnotherCheckpointInTheSameSlotIsTold) {
+TEST_F(ArrivalsTest, ReportsACompletePieceOfAnotherCheckpointInTheSameSlot) {
   arrivals_.began(main_slot, {1, newest});
   EXPECT_EQ(told({main_slot}, {private_slot}), "rank0 rank0.private+ ");
   arrivals_.began(main_slot, {2, older});
   EXPECT_EQ(told({main_slot}, {private_slot}, older), "rank0 rank0.private+ ");
 }
 
-TEST_F(ArrivalsTest, NothingIsToldIfNothingIsArriving) {
+TEST_F(ArrivalsTest, ReportsNothingUnlessAPieceIsArriving) {
   EXPECT_EQ(told({}, {main_slot, private_slot}), "") << "the rank gets its state at once";
   arrivals_.began(main_slot, {1, newest});
   EXPECT_EQ(told({main_slot}, {private_slot}), "rank0 rank0.private+ ");
 }
 
-TEST_F(ArrivalsTest, ARankThatIsForgottenIsToldAnew) {
+TEST_F(ArrivalsTest, ReportsEverythingAgainAfterForgettingARank) {
   arrivals_.began(main_slot, {1, newest});
   EXPECT_EQ(told({main_slot}, {private_slot}), "rank0 rank0.private+ ");
   arrivals_.forget(0);

@@ -28,7 +28,7 @@ struct Asking {
   Buffers mine;
 };
 
-TEST(ChunkBuffers, AreDifferentWholeAndOnPages) {
+TEST(ChunkBuffers, AreDistinctFullSizeAndPageAligned) {
   ChunkBuffers buffers;
   Asking all(buffers, ChunkBuffers::count);
   ASSERT_EQ(all.mine.size(), ChunkBuffers::count);
@@ -41,7 +41,7 @@ TEST(ChunkBuffers, AreDifferentWholeAndOnPages) {
   buffers.give_back(std::move(all.mine));
 }
 
-TEST(ChunkBuffers, AreUsedAgain) {
+TEST(ChunkBuffers, AreReused) {
   ChunkBuffers buffers;
   std::set<std::byte*> seen;
   for (std::size_t round = 0; round < 3 * ChunkBuffers::count; ++round) {
@@ -84,7 +84,7 @@ TEST(ChunkBuffers, AreGrantedFirstComeFirstServed) {
   for (Asking* each : {&all, &many, &few}) buffers.give_back(std::move(each->mine));
 }
 
-TEST(ChunkBuffers, AreNeverMoreThanTheirBoundInTheHandsOfManyThreads) {
+TEST(ChunkBuffers, NeverExceedTheirBoundWithManyThreads) {
   ChunkBuffers buffers;
   std::atomic<std::size_t> out{0}, most{0}, granted{0};
   constexpr std::size_t askings = 500;

@@ -50,7 +50,7 @@ TEST_F(ClaimsTest, ATrainerThatEndsWhileAnAgentStartsIsRetiredOnce) {
   EXPECT_TRUE(Claims(directory_.path()).sweep().empty()) << "nor by the next agent";
 }
 
-TEST_F(ClaimsTest, WhoTakesItsPlaceFirstRetiresItAndStays) {
+TEST_F(ClaimsTest, SuccessorRetiresTheEndedTrainerAndStays) {
   Claims claims(directory_.path());
   Claimant next = claimant_of(::getpid(), 78);
   const Claims::Answer answer = claims.claim(next);

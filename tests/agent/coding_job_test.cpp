@@ -58,7 +58,7 @@ bool names(const CodingJob::Outcome& outcome, NodeId node, const std::string& sh
 
 // ---- What is made ----
 
-TEST(CodingJob, ParityIsWhatTheCodeSays) {
+TEST(CodingJob, ParityMatchesItsDefinition) {
   for (const std::uint32_t rows : {1u, 2u, 3u}) {
     ParityGroup group({3 * leaf + 1, 0, 5 * leaf, 777, 4 * leaf + 99}, rows);
     group.encode();
@@ -70,7 +70,7 @@ TEST(CodingJob, ParityIsWhatTheCodeSays) {
   }
 }
 
-TEST(CodingJob, LongPiecesComeBackFromChunksInAnyNumberOfParts) {
+TEST(CodingJob, DecodesLongPiecesFromChunksInAnyNumberOfParts) {
   for (const bool immediate : {true, false}) {
     for (const std::size_t chunk_bytes : {50'001ul, 2 * mib}) {
       ParityGroup group(long_lengths(), 1, chunk_bytes, immediate);
@@ -89,7 +89,7 @@ TEST(CodingJob, LongPiecesComeBackFromChunksInAnyNumberOfParts) {
   }
 }
 
-TEST(CodingJob, AGroupOfEmptyShardsHasParityToo) {
+TEST(CodingJob, EncodesAGroupOfEmptyShards) {
   ParityGroup group({0, 0, 0}, 2);
   group.encode();
   group.lose(shard_of(1));
@@ -97,7 +97,7 @@ TEST(CodingJob, AGroupOfEmptyShardsHasParityToo) {
   EXPECT_TRUE(group.is_made_again(shard_of(1)));
 }
 
-TEST(CodingJob, ThePieceItselfIsNoSourceOfIt) {
+TEST(CodingJob, NeverUsesThePieceAsItsOwnSource) {
   ParityGroup group({2 * leaf, 2 * leaf, 2 * leaf}, 1);
   group.encode();
   for (const Name name : {shard_of(1), parity_of(1)}) {
@@ -107,7 +107,7 @@ TEST(CodingJob, ThePieceItselfIsNoSourceOfIt) {
   }
 }
 
-TEST(CodingJob, WhatLiesHereIsNotFetchedAndOfTheRestOnlyWhatIsNeeded) {
+TEST(CodingJob, FetchesOnlyTheBytesThatItNeedsAndLacks) {
   ParityGroup group({4 * leaf, 4 * leaf, 4 * leaf, 4 * leaf}, 2);
   group.encode();
   group.lose(parity_of(2));
@@ -126,7 +126,7 @@ TEST(CodingJob, WhatLiesHereIsNotFetchedAndOfTheRestOnlyWhatIsNeeded) {
 
 // ---- Damage ----
 
-TEST(CodingJob, DamageOnTheWireIsNamedWhereverItStrikes) {
+TEST(CodingJob, ReportsDamageInTransit) {
   ParityGroup group(long_lengths(), 1, 300'000, false);
   group.encode();
   group.lose(shard_of(0));
@@ -151,7 +151,7 @@ TEST(CodingJob, DamageOnTheWireIsNamedWhereverItStrikes) {
   EXPECT_TRUE(group.is_made_again(shard_of(0)));
 }
 
-TEST(CodingJob, DamageAtRestIsNamedHereAndElsewhere) {
+TEST(CodingJob, ReportsDamagedLocalAndRemotePieces) {
   ParityGroup group({6 * leaf + 5, 6 * leaf, 6 * leaf}, 1);
   group.encode();
   group.lose(shard_of(0));
@@ -174,7 +174,7 @@ TEST(CodingJob, DamageAtRestIsNamedHereAndElsewhere) {
   EXPECT_EQ(group.make(shard_of(0)).result, FetchResult::complete);
 }
 
-TEST(CodingJob, ADamagedManifestIsNamed) {
+TEST(CodingJob, ReportsADamagedManifest) {
   ParityGroup group({2 * leaf, 2 * leaf, 2 * leaf}, 1);
   const auto first = group.info(shard_of(1)).shard;
   group.network.rule([&](NodeId, const PieceName& piece, const FetchPart& part) {
@@ -195,7 +195,7 @@ TEST(CodingJob, ADamagedManifestIsNamed) {
 }
 
 // Parity that its own digests fit, and that is not the sum of the shards: only what it gives shows it.
-TEST(CodingJob, ParityThatIsWrongFromTheBeginningMakesNothing) {
+TEST(CodingJob, RefusesTheResultOfParityThatWasWrongFromTheStart) {
   ParityGroup group({5 * leaf + 3, 5 * leaf, 5 * leaf}, 1);
   group.encode();
   for (const std::size_t byte : {std::size_t{0}, 2 * leaf + 1}) {
@@ -217,7 +217,7 @@ TEST(CodingJob, ParityThatIsWrongFromTheBeginningMakesNothing) {
 }
 
 // Any of them may be the one: only a single one is convicted by what comes of it.
-TEST(CodingJob, OfSeveralThatMakeNothingTrueNoneIsConvicted) {
+TEST(CodingJob, BlamesNoneOfSeveralParityPiecesForAWrongResult) {
   ParityGroup group({5 * leaf, 5 * leaf, 5 * leaf, 5 * leaf}, 2);
   group.encode();
   auto wrong = group.made(parity_of(1));
@@ -240,7 +240,7 @@ TEST(CodingJob, OfSeveralThatMakeNothingTrueNoneIsConvicted) {
 
 // A shard and a parity of the same names and checkpoint, as another incarnation of the job may have left them: not what
 // the parity manifest says.
-TEST(CodingJob, PiecesOfTheSameNameThatAreOthersAreNotUsed) {
+TEST(CodingJob, IgnoresPiecesOfTheSameNameWithOtherBytes) {
   const std::vector<std::size_t> lengths{2 * leaf + 1, 2 * leaf, 2 * leaf};
   ParityGroup group(lengths, 1);
   group.encode();
@@ -262,7 +262,7 @@ TEST(CodingJob, PiecesOfTheSameNameThatAreOthersAreNotUsed) {
   }
 }
 
-TEST(CodingJob, WhatLayInTheSlotIsThereUntilTheFirstChunkAndNotAfterwards) {
+TEST(CodingJob, KeepsTheSlotsOldPieceUntilTheFirstChunk) {
   ParityGroup group({2 * leaf, 2 * leaf, 2 * leaf}, 1);
   const Name name = parity_of(0);
   const auto before = testing::make_piece(group.info(name).shard, {1, 1}, 100);
@@ -278,7 +278,7 @@ TEST(CodingJob, WhatLayInTheSlotIsThereUntilTheFirstChunkAndNotAfterwards) {
 }
 
 // An order that contradicts itself writes nowhere.
-TEST(CodingJob, APieceThatIsNotWhatItsGroupSaysIsNotMade) {
+TEST(CodingJob, RefusesAnOrderThatContradictsItsGroup) {
   ParityGroup group({3 * leaf, 2 * leaf, 2 * leaf, 0}, 2);
   group.encode();
   for (const Name name : {shard_of(0), parity_of(0), shard_of(3)}) {
@@ -303,7 +303,7 @@ TEST(CodingJob, APieceThatIsNotWhatItsGroupSaysIsNotMade) {
   }
 }
 
-TEST(CodingJob, ACheckpointThatWasDroppedCanBeMadeInItsSlotAgain) {
+TEST(CodingJob, MakesADroppedCheckpointAgainInItsSlot) {
   ParityGroup group({2 * leaf, 2 * leaf}, 1);
   group.encode();
   const Name name = parity_of(0);
@@ -313,8 +313,8 @@ TEST(CodingJob, ACheckpointThatWasDroppedCanBeMadeInItsSlotAgain) {
   EXPECT_TRUE(group.is_made_again(name));
 }
 
-// What it read is given up with its end, not with its incarnation: a dropped piece's slot is needed.
-TEST(CodingJob, AtItsEndNothingIsPinned) {
+// It releases its sources when it ends, not when it is destroyed: the slot of a dropped piece is needed.
+TEST(CodingJob, UnpinsItsSourcesWhenItEnds) {
   ParityGroup group({2 * leaf, 2 * leaf, 2 * leaf}, 1);
   bool is_released = false;
   group.put(shard_of(1), 0);
@@ -333,7 +333,7 @@ class Failing : public ::testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(CodingJob, Failing, ::testing::Bool(),
                          [](const auto& test) { return test.param ? "AtOnce" : "OnAThread"; });
 
-TEST_P(Failing, ATransportThatFailsEverythingFailsIt) {
+TEST_P(Failing, JobFailsIfEveryFetchFails) {
   for (const FetchEnd end : {FetchEnd::refused, FetchEnd::not_there, FetchEnd::timed_out, FetchEnd::peer_failed}) {
     group_.network.rule([end](NodeId, const PieceName&, const FetchPart&) { return Fate{.end = end}; });
     EXPECT_EQ(group_.make(parity_of(0)).result, FetchResult::failed);
@@ -341,7 +341,7 @@ TEST_P(Failing, ATransportThatFailsEverythingFailsIt) {
   }
 }
 
-TEST_P(Failing, OneChunkThatFailsFailsItWhereNobodyElseHasThePiece) {
+TEST_P(Failing, JobFailsIfAChunkFailsAndNoOtherNodeHasThePiece) {
   const auto shard = group_.info(shard_of(1)).shard;
   for (std::size_t which = 0; which < 3; ++which) {
     std::atomic<std::size_t> seen{0};
@@ -356,7 +356,7 @@ TEST_P(Failing, OneChunkThatFailsFailsItWhereNobodyElseHasThePiece) {
   }
 }
 
-TEST_P(Failing, AnotherNodeWithThePieceStepsIn) {
+TEST_P(Failing, FetchesFromAnotherNodeThatHasThePiece) {
   group_.encode();
   group_.lose(shard_of(0));
   for (std::uint32_t m = 1; m < 3; ++m) {
@@ -372,7 +372,7 @@ TEST_P(Failing, AnotherNodeWithThePieceStepsIn) {
   }
 }
 
-TEST_P(Failing, APieceThatIsGoneFromWhereItWasSaidToBeFailsIt) {
+TEST_P(Failing, JobFailsIfItsSourceDroppedThePiece) {
   const auto shard = group_.info(shard_of(2)).shard;
   group_.network.index(2).drop({core::held_rank, shard, 0}, [] {});
   EXPECT_EQ(group_.make(parity_of(0)).result, FetchResult::failed);
@@ -380,7 +380,7 @@ TEST_P(Failing, APieceThatIsGoneFromWhereItWasSaidToBeFailsIt) {
 }
 
 // In bytes, and in the manifests that parity keeps.
-TEST(CodingJob, TooSmallASlotIsNoSpace) {
+TEST(CodingJob, RefusesASlotThatIsTooSmall) {
   ParityGroup group(std::vector<std::size_t>(40, 3 * leaf), 1);
   const auto piece = group.info(parity_of(0));
   test::TemporaryDirectory directory{test::in_memory};
@@ -403,7 +403,7 @@ TEST(CodingJob, TooSmallASlotIsNoSpace) {
 
 // ---- Cancelling ----
 
-TEST_P(Failing, CancelledInTheMiddleItEndsOnceWithNothingMadeAndFetchesNoMore) {
+TEST_P(Failing, CancelledJobEndsOnceMakesNothingAndStopsFetching) {
   for (const bool during_manifests : {true, false}) {
     group_.network.rule([&](NodeId, const PieceName&, const FetchPart& part) {
       return Fate{.is_held = part.manifest == during_manifests};
@@ -422,7 +422,7 @@ TEST_P(Failing, CancelledInTheMiddleItEndsOnceWithNothingMadeAndFetchesNoMore) {
   }
 }
 
-TEST_P(Failing, CancelledWhileItWaitsForBuffersItFetchesNoMore) {
+TEST_P(Failing, JobCancelledWhileWaitingForBuffersStopsFetching) {
   std::vector<ChunkBuffers::Buffer> all;
   group_.buffers.ask(ChunkBuffers::count, [&](auto buffers) { all = std::move(buffers); });
   const auto made = group_.begin(parity_of(0));
@@ -437,7 +437,7 @@ TEST_P(Failing, CancelledWhileItWaitsForBuffersItFetchesNoMore) {
   expect_nothing_made(group_, parity_of(0));
 }
 
-TEST_P(Failing, CancelledAfterItsEndItStaysMade) {
+TEST_P(Failing, CancellingAFinishedJobKeepsItsPiece) {
   const auto made = group_.begin(parity_of(0));
   EXPECT_EQ(group_.outcomes.take().result, FetchResult::complete);
   made->cancel();
@@ -445,7 +445,7 @@ TEST_P(Failing, CancelledAfterItsEndItStaysMade) {
   EXPECT_TRUE(group_.is_quiet());
 }
 
-TEST_P(Failing, ManyAtOnceShareTheBuffersAndAllEnd) {
+TEST_P(Failing, ManyConcurrentJobsShareTheBuffersAndAllEnd) {
   group_.encode();
   constexpr std::size_t times = 8;
   for (std::size_t i = 0; i < times; ++i) {

@@ -98,7 +98,7 @@ class CodingSubsets : public ::testing::TestWithParam<std::pair<std::uint32_t, s
 
 constexpr auto all_ways = {Losing::nodes, Losing::shards, Losing::parity};
 
-TEST_P(CodingSubsets, AsManyAsThereAreRowsComeBackByteForByte) {
+TEST_P(CodingSubsets, DecodesAsManyLossesAsParityRowsByteForByte) {
   const auto [members, rows] = GetParam();
   ParityGroup group(unequal_lengths(members, rows), rows);
   group.encode();
@@ -108,7 +108,7 @@ TEST_P(CodingSubsets, AsManyAsThereAreRowsComeBackByteForByte) {
   EXPECT_TRUE(group.is_quiet());
 }
 
-TEST_P(CodingSubsets, OneMemberMoreIsRefused) {
+TEST_P(CodingSubsets, RefusesOneLossMoreThanParityRows) {
   const auto [members, rows] = GetParam();
   ParityGroup group(equal_lengths(members, rows), rows);
   group.encode();
@@ -119,7 +119,7 @@ TEST_P(CodingSubsets, OneMemberMoreIsRefused) {
 }
 
 // Where shards are short or only a part of each member is lost, some come back even then.
-TEST_P(CodingSubsets, BeyondThatWhatCanBeKnownComesBackAndNothingElse) {
+TEST_P(CodingSubsets, DecodesBeyondTheToleranceOnlyBytesThatAreDetermined) {
   const auto [members, rows] = GetParam();
   ParityGroup group(unequal_lengths(members, rows), rows);
   group.encode();

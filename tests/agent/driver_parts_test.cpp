@@ -85,7 +85,7 @@ class DriverParts : public ::testing::Test {
   Peers peers_{{0, "a", own_agent_id}, *queue_};
 };
 
-TEST(CoreQueue, DropsRepeatedTasksWhenFullAndFailsForOthersBeyondItsBound) {
+TEST(CoreQueue, DropsRepeatedTasksWhenFullAndThrowsBeyondItsBound) {
   const auto queue = std::make_shared<CoreQueue>(1, 2);
   EXPECT_TRUE(queue->offer([] {}));
   EXPECT_FALSE(queue->offer([] {}));
@@ -112,7 +112,7 @@ TEST_F(PeersTest, AnAgentGivesWayToAnotherOneThatServesItsNode) {
   EXPECT_THAT(asked_.addresses, IsEmpty());
 }
 
-TEST_F(PeersTest, LaterOfTwoNodesWithOneNumberGivesWay) {
+TEST_F(PeersTest, LaterOfTwoNodesWithTheSameNumberGivesWay) {
   EXPECT_EQ(peers_.take({entry("other", 0, own_agent_id + 1)}), std::nullopt);
   const auto why = peers_.take({entry("other", 0, own_agent_id - 1)});
   ASSERT_TRUE(why.has_value());
@@ -155,7 +155,7 @@ TEST_F(MemberWatchTest, DistrustsANodeWithAnotherTokenUntilItsListenerAnswersDif
   EXPECT_THAT(members_.distrusted(), IsEmpty());
 }
 
-TEST_F(MemberWatchTest, NodesAreNotProbedAgainAtOnce) {
+TEST_F(MemberWatchTest, DoesNotProbeANodeAgainImmediately) {
   members_.probe_silent(now_);
   members_.probe_silent(now_ + std::chrono::milliseconds(2900));
   EXPECT_THAT(asked_.probes[1], SizeIs(1));
@@ -234,7 +234,7 @@ TEST_F(LocalPiecesTest, AsksTheSourceOfADamagedPieceToVerifyIt) {
   EXPECT_THAT(notices(), ElementsAre(HasSubstr("arrived damaged from node b, which checks its piece now")));
 }
 
-TEST_F(LocalPiecesTest, ADamagedPieceOfThisNodeIsVerifiedHere) {
+TEST_F(LocalPiecesTest, VerifiesADamagedPieceOfThisNodeItself) {
   damage(put("x"));
   pieces_.source_damaged("x", checkpoint, 0, false);
   ASSERT_TRUE(run_tasks(1));

@@ -135,19 +135,19 @@ class EarlyLoadJobTest : public ::testing::Test {
   std::int64_t iteration_ = 0;
 };
 
-TEST_F(EarlyLoadJobTest, WhatHasArrivedIsInTheTensorsWhileTheSourceStops) {
+TEST_F(EarlyLoadJobTest, LoadsArrivedBytesIntoTensorsWhileTheSourceStops) {
   expect_exact_bytes_after([&] { keeps_back_->go_on(); });
   EXPECT_EQ(fetches_, 1);
 }
 
-TEST_F(EarlyLoadJobTest, ARankThatAsksForTheLayoutFirstGetsItWhileTheSourceStops) {
+TEST_F(EarlyLoadJobTest, ReturnsTheLayoutWhileTheSourceStops) {
   asks_for_layout_ = true;
   expect_exact_bytes_after([&] { keeps_back_->go_on(); });
   EXPECT_EQ(fetches_, 1);
 }
 
 // The agent has nobody to answer when the last byte comes.
-TEST_F(EarlyLoadJobTest, WhatComesWhileTheProgramMakesItsTensorsIsRestoredAndThatTimeIsNotFetchTime) {
+TEST_F(EarlyLoadJobTest, RestoresBytesThatArriveWhileTensorsAreMadeWithoutCountingThatTimeAsFetch) {
   const auto asked_at = Clock::now();
   EXPECT_THAT(on_all(trainers_, [](Trainer& trainer) { return trainer.stored_layout(); }), Each(HasSubstr("weights")));
   ASSERT_TRUE(eventually([&] { return fetches_ != 0 && keeps_back_->has_ended(); }));
@@ -160,7 +160,7 @@ TEST_F(EarlyLoadJobTest, WhatComesWhileTheProgramMakesItsTensorsIsRestoredAndTha
   EXPECT_LE(trainers_[1]->restored().fetch_ms, whole_ms);
 }
 
-TEST_F(EarlyLoadJobTest, AFetchThatBreaksOffAndGoesOnGivesExactBytes) {
+TEST_F(EarlyLoadJobTest, AnInterruptedAndResumedFetchGivesExactBytes) {
   expect_exact_bytes_after([&] { keeps_back_->break_off(); });
   EXPECT_EQ(fetches_, 2);
   EXPECT_EQ(went_on_at_, kept_bytes);

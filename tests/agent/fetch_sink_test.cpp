@@ -46,7 +46,7 @@ class FetchSinkTest : public ::testing::Test {
   WorkerPool pool_{2};
 };
 
-TEST_F(FetchSinkTest, AWholePieceIsSealedWithItsManifest) {
+TEST_F(FetchSinkTest, SealsACompletePieceWithItsManifest) {
   for (const std::size_t length : {std::size_t{0}, std::size_t{1}, leaf, leaf + 1, 40 * leaf, 33 * leaf + 777}) {
     const Piece piece = make_piece("s", {1, static_cast<std::int64_t>(length)}, length);
     const auto sink = sink_for(piece);
@@ -61,7 +61,7 @@ TEST_F(FetchSinkTest, AWholePieceIsSealedWithItsManifest) {
   }
 }
 
-TEST_F(FetchSinkTest, ChunksMayLandInAnyOrderAndCutLeavesAnywhere) {
+TEST_F(FetchSinkTest, ChunksMayArriveInAnyOrderAndSplitLeaves) {
   std::mt19937_64 random(3);
   for (int round = 0; round < 30; ++round) {
     const Piece piece = make_piece("s", {1, round + 1}, 20 * leaf + 12345);
@@ -95,7 +95,7 @@ TEST_F(FetchSinkTest, OneWrongBitAnywhereIsCorrupt) {
   }
 }
 
-TEST_F(FetchSinkTest, AManifestOtherThanAnnouncedIsCorruptAndTouchesNothing) {
+TEST_F(FetchSinkTest, RejectsAnUnannouncedManifestAndKeepsTheSlot) {
   const Piece before = make_piece("s", {1, 1}, 1000), announced = make_piece("s", {1, 2}, 1000);
   write_piece(segment_->writable_slot(0), before);
   for (const Piece& other : {make_piece("s", {1, 3}, 1000), make_piece("t", {1, 2}, 1000), make_piece("s", {1, 2}, 999),
@@ -130,7 +130,7 @@ TEST_F(FetchSinkTest, ATransferThatBreaksOffLeavesTheSlotEmpty) {
   }
 }
 
-TEST_F(FetchSinkTest, AnEndWithoutABeginIsAFailureThatTouchesNothing) {
+TEST_F(FetchSinkTest, FetchThatEndsBeforeItBeginsFailsAndKeepsTheSlot) {
   const Piece before = make_piece("s", {1, 1}, 1000);
   write_piece(segment_->writable_slot(0), before);
   const auto sink = sink_for(make_piece("s", {1, 2}, 1000));
@@ -180,7 +180,7 @@ std::size_t await_ready(const net::ServedPiece& served, std::size_t bytes) {
   return served.ready_bytes().value_or(0);
 }
 
-TEST_F(FetchSinkTest, OthersMayHaveTheBytesThatAreVerifiedAndNoOthers) {
+TEST_F(FetchSinkTest, ServesOnlyVerifiedBytesToOtherNodes) {
   const Piece piece = make_piece("s", {1, 1}, 6 * leaf + 100);
   Piece damaged = piece;
   damaged.data[4 * leaf] ^= std::byte{1};
@@ -204,7 +204,7 @@ TEST_F(FetchSinkTest, OthersMayHaveTheBytesThatAreVerifiedAndNoOthers) {
   EXPECT_EQ(result(), FetchResult::corrupt);
 }
 
-TEST_F(FetchSinkTest, OthersGetTheWholePieceToTheEnd) {
+TEST_F(FetchSinkTest, ServesTheWholePieceToReadersAfterItEnds) {
   const Piece piece = make_piece("s", {1, 1}, 2 * leaf + 100);
   const auto sink = sink_for(piece);
   ASSERT_TRUE(begin(*sink, piece));
@@ -250,7 +250,7 @@ TEST_F(FetchSinkTest, ADamagedLeafNeverCountsAsArrived) {
   EXPECT_FALSE(segment_->slot(0).arrival()) << "it will not become whole";
 }
 
-TEST_F(FetchSinkTest, WhatAFailedFetchHasLeftCountsAsArrivedForTheNextOne) {
+TEST_F(FetchSinkTest, NextFetchKeepsVerifiedBytesOfAFailedOne) {
   const Piece piece = make_piece("s", {1, 1}, 4 * leaf);
   const auto sink = sink_for(piece);
   ASSERT_TRUE(begin(*sink, piece));
@@ -269,7 +269,7 @@ TEST_F(FetchSinkTest, WhatAFailedFetchHasLeftCountsAsArrivedForTheNextOne) {
   EXPECT_EQ(result(), FetchResult::failed);
 }
 
-TEST_F(FetchSinkTest, AFailedFetchEndsWhenNobodyReadsItsSlot) {
+TEST_F(FetchSinkTest, FailedFetchEndsAfterItsSlotsLastReader) {
   const Piece piece = make_piece("s", {1, 1}, 2 * leaf);
   const auto sink = sink_for(piece);
   ASSERT_TRUE(begin(*sink, piece));
@@ -316,7 +316,7 @@ TEST_F(FetchSinkTest, AnOrderedPieceIsComingUntilItsFirstBytesOrTheEndOfItsFetch
 }
 
 // Otherwise nodes could wait for each other.
-TEST_F(FetchSinkTest, OnlyNodesBehindThisOneInTheSameChainGetAnythingOfAPieceBeforeItIsWhole) {
+TEST_F(FetchSinkTest, ServesAnIncompletePieceOnlyToLaterNodesOfTheSameChain) {
   const Piece piece = make_piece("s", {1, 1}, 2 * leaf);
   ArrivingPieces arriving(passing_node);
   const auto expect_nothing = [&] {
@@ -338,7 +338,7 @@ TEST_F(FetchSinkTest, OnlyNodesBehindThisOneInTheSameChainGetAnythingOfAPieceBef
   EXPECT_EQ(result(), FetchResult::failed);
 }
 
-TEST_F(FetchSinkTest, APieceWhoseFetchHasFailedDoesNotComeAgain) {
+TEST_F(FetchSinkTest, PieceWhoseFetchFailedIsNoLongerComing) {
   const Piece piece = make_piece("s", {1, 1}, 2 * leaf);
   ArrivingPieces arriving(passing_node);
   arriving.expect(ordered_piece, chain);
@@ -355,7 +355,7 @@ TEST_F(FetchSinkTest, APieceWhoseFetchHasFailedDoesNotComeAgain) {
   EXPECT_TRUE(arriving.find({"s", ordered_piece.checkpoint + 1}, node_after)) << "another checkpoint";
 }
 
-TEST_F(FetchSinkTest, NoPieceIsComingAnyMoreIfNothingArrivesForAWhile) {
+TEST_F(FetchSinkTest, PiecesStopComingIfNothingArrivesForAWhile) {
   const Piece other = make_piece("other", {1, 1}, 2 * leaf);
   std::atomic<std::int64_t> now_ms = 1;
   ArrivingPieces arriving(passing_node, [&] { return now_ms.load(); });

@@ -43,7 +43,7 @@ TEST(FloodGate, WritesSimilarLinesOnceAndThenTheirCount) {
   EXPECT_THAT(gate.rest(), ElementsAre(damaged(1000)));
 }
 
-TEST(FloodGate, TellsBareNamesApartFromCauses) {
+TEST(FloodGate, DistinguishesCausesButNotNames) {
   EXPECT_TRUE(are_alike("node alpha does not answer any more: its machine is down",
                         "node omega does not answer any more: its machine is down"));
   EXPECT_FALSE(are_alike("node alpha does not answer any more: its machine is down",
@@ -61,7 +61,7 @@ TEST(FloodGate, TwoAlternatingLinesAppearOncePerGrowingWindow) {
   EXPECT_LT(written, 2u * 40);
 }
 
-TEST(FloodGate, LetsEveryCausePass) {
+TEST(FloodGate, LetsEveryCauseThrough) {
   FloodGate gate;
   for (const char* line : {"the disk is full and nothing is stored on it", "rank 3 was claimed anew by its launcher",
                            "node n1 does not answer any more", "node n2 does not answer any more"})
@@ -90,7 +90,7 @@ TEST(Log, CountsLinesOfOneCauseInsteadOfWritingThemAll) {
   EXPECT_THAT(text, HasSubstr(damaged(0)));
 }
 
-TEST(Log, IsMadeAnewWhereSomebodyRemovesIt) {
+TEST(Log, IsCreatedAgainAfterItsRemoval) {
   test::TemporaryDirectory directory{test::in_memory};
   const std::string path = directory.path() + "/node/ckptd.log";
   const Log log = open_log(path);

@@ -79,13 +79,13 @@ class MadeParityTest : public ::testing::TestWithParam<std::uint32_t> {
   std::uint64_t fetched_before_ = 0;
 };
 
-TEST_P(MadeParityTest, ProvedParityIsTakenAndNoSourceIsFetched) {
+TEST_P(MadeParityTest, TakesProvenParityWithoutFetchingSources) {
   begin();
   expect_made(maker_->leaves_.size());
   EXPECT_EQ(fetched_bytes(), 0u);
 }
 
-TEST_P(MadeParityTest, ParityIsTakenAsItIsMade) {
+TEST_P(MadeParityTest, TakesParityLeafByLeafAsTheGpuMakesIt) {
   maker_->made_ = 0;
   const auto job = begin();
   for (std::size_t made = 1; made <= maker_->leaves_.size(); ++made) {
@@ -98,7 +98,7 @@ TEST_P(MadeParityTest, ParityIsTakenAsItIsMade) {
   EXPECT_EQ(fetched_bytes(), 0u);
 }
 
-TEST_P(MadeParityTest, WhatIsNeverMadeIsComputed) {
+TEST_P(MadeParityTest, ComputesLeavesThatTheGpuNeverMakes) {
   for (const std::size_t made : {std::size_t{0}, std::size_t{1}, maker_->leaves_.size() - 1}) {
     maker_->made_ = made;
     const auto job = begin();
@@ -110,7 +110,7 @@ TEST_P(MadeParityTest, WhatIsNeverMadeIsComputed) {
   }
 }
 
-TEST_P(MadeParityTest, WhatIsNotMadeInTimeIsComputed) {
+TEST_P(MadeParityTest, ComputesLeavesThatTheGpuMakesTooLate) {
   group_.arrival_timeout_ms = 0;
   maker_->made_ = 1;
   const auto job = begin();
@@ -121,7 +121,7 @@ TEST_P(MadeParityTest, WhatIsNotMadeInTimeIsComputed) {
   expect_made(1);
 }
 
-TEST_P(MadeParityTest, AWrongLeafAndAllAfterItAreComputed) {
+TEST_P(MadeParityTest, ComputesAWrongLeafAndAllAfterIt) {
   for (const std::size_t wrong : {std::size_t{0}, std::size_t{1}, maker_->leaves_.size() - 1}) {
     maker_->bytes_[wrong * leaf + 77] ^= std::byte{1};
     begin();
@@ -131,7 +131,7 @@ TEST_P(MadeParityTest, AWrongLeafAndAllAfterItAreComputed) {
 }
 
 // Its own digest is right.
-TEST_P(MadeParityTest, ALeafThatWasMadeFromOtherBytesIsComputed) {
+TEST_P(MadeParityTest, ComputesALeafThatWasMadeFromOtherBytes) {
   for (std::size_t column = 0; column < maker_->leaves_[0].sources.size(); ++column) {
     maker_->leaves_[1].sources[column] ^= 1;
     begin();
@@ -140,7 +140,7 @@ TEST_P(MadeParityTest, ALeafThatWasMadeFromOtherBytesIsComputed) {
   }
 }
 
-TEST_P(MadeParityTest, ALeafWithTooFewSourcesIsComputed) {
+TEST_P(MadeParityTest, ComputesALeafWithTooFewSources) {
   maker_->leaves_[1].sources.pop_back();
   begin();
   expect_made(1);

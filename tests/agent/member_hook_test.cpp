@@ -27,7 +27,7 @@ class MemberHooks : public ::testing::Test {
   const std::string& directory_ = folder_.path();
 };
 
-TEST_F(MemberHooks, TellACommandByItsEnvironment) {
+TEST_F(MemberHooks, PassTheChangeToACommandInItsEnvironment) {
   call_member_hook(
       "echo $CKPTENGINE_MEMBER_JOB $CKPTENGINE_MEMBER_CHANGE $CKPTENGINE_MEMBER_NODE $CKPTENGINE_MEMBER_REPLACEMENT "
       "> " +
@@ -37,7 +37,7 @@ TEST_F(MemberHooks, TellACommandByItsEnvironment) {
 }
 
 // An agent that the command starts would take them for its own.
-TEST_F(MemberHooks, KeepTheAgentsOptionsToThemselves) {
+TEST_F(MemberHooks, HideTheAgentsOptionsFromCommands) {
   ASSERT_EQ(::setenv("CKPTENGINE_NODE", "somebody", 1), 0);
   call_member_hook("env | grep '^CKPTENGINE_' | grep -vc '^CKPTENGINE_MEMBER_' > " + directory_ + "/said; true",
                    replaced, 10'000, {});
@@ -45,7 +45,7 @@ TEST_F(MemberHooks, KeepTheAgentsOptionsToThemselves) {
   EXPECT_EQ(said(), "0\n");
 }
 
-TEST_F(MemberHooks, KeepTheAgentsDescriptorsToThemselves) {
+TEST_F(MemberHooks, HideTheAgentsDescriptorsFromCommands) {
   const int open = ::fcntl(STDERR_FILENO, F_DUPFD, 100);
   ASSERT_GE(open, 100);
   call_member_hook("ls /proc/$$/fd > " + directory_ + "/said", replaced, 10'000, {});
@@ -53,7 +53,7 @@ TEST_F(MemberHooks, KeepTheAgentsDescriptorsToThemselves) {
   EXPECT_EQ(said().find(std::to_string(open)), std::string::npos) << said();
 }
 
-TEST_F(MemberHooks, SayHowACommandFailed) {
+TEST_F(MemberHooks, ReportHowACommandFailed) {
   const auto why = [](const std::string& command, std::int64_t timeout_ms) -> std::string {
     try {
       call_member_hook(command, replaced, timeout_ms, {});
@@ -69,7 +69,7 @@ TEST_F(MemberHooks, SayHowACommandFailed) {
 }
 
 // The writer is the command's child: with the command alone it would go on.
-TEST_F(MemberHooks, EndAllThatALateCommandStarted) {
+TEST_F(MemberHooks, KillAllProcessesOfALateCommand) {
   const std::string fifo = directory_ + "/fifo";
   ASSERT_EQ(::system(("mkfifo " + fifo).c_str()), 0);
   const int reader = ::open(fifo.c_str(), O_RDONLY | O_NONBLOCK);
@@ -81,12 +81,12 @@ TEST_F(MemberHooks, EndAllThatALateCommandStarted) {
   ::close(reader);
 }
 
-TEST_F(MemberHooks, NeverMakeWhoTellsThemWait) {
+TEST_F(MemberHooks, NeverBlockTheirCaller) {
   MemberHook hook("sleep 1000", silent_log());
   for (int i = 0; i < 1000; ++i) hook.notify(replaced);
 }  // nor who ends them
 
-TEST_F(MemberHooks, AreToldInOrder) {
+TEST_F(MemberHooks, RunInOrder) {
   const std::string command = "echo $CKPTENGINE_MEMBER_NODE >> " + directory_ + "/said";
   {
     MemberHook hook(command, silent_log());
@@ -97,13 +97,13 @@ TEST_F(MemberHooks, AreToldInOrder) {
   EXPECT_EQ(said(), "a\nb\nc\n");
 }
 
-TEST_F(MemberHooks, RefuseAnAddressThatNobodyServes) {
+TEST_F(MemberHooks, FailForAnUnreachableAddress) {
   EXPECT_TRUE(is_url("https://example.invalid/hook"));
   EXPECT_FALSE(is_url("/usr/bin/replace --node"));
   EXPECT_THROW(call_member_hook("http://127.0.0.1:1/", replaced, 2'000, {}), Failure);
 }
 
-TEST_F(MemberHooks, AreNeverCalledWhereThereIsNone) {
+TEST_F(MemberHooks, DoNothingWithoutACommand) {
   MemberHook hook("", silent_log());
   hook.notify(replaced);
 }

@@ -31,7 +31,7 @@ void expect_refused_or_canonical(const std::string& text) {
   }
 }
 
-TEST(ParityManifestCodec, WhatIsEncodedComesBack) {
+TEST(ParityManifestCodec, DecodesEncodedManifests) {
   for (std::uint32_t members = 2; members <= 8; ++members) {
     for (std::uint32_t rows = 1; rows < members && rows <= 4; ++rows) {
       const auto kept = kept_of(rows, members - 1, members);
@@ -40,7 +40,7 @@ TEST(ParityManifestCodec, WhatIsEncodedComesBack) {
   }
 }
 
-TEST(ParityManifestCodec, AMemberWithoutAShardComesBackAsSuch) {
+TEST(ParityManifestCodec, DecodesAMemberWithoutAShard) {
   for (std::uint32_t without = 0; without < 5; ++without) {
     auto kept = kept_of(2, 1, 5);
     kept.members[without].reset();
@@ -49,7 +49,7 @@ TEST(ParityManifestCodec, AMemberWithoutAShardComesBackAsSuch) {
   }
 }
 
-TEST(ParityManifestCodec, TheParityManifestIsThatOfTheManifests) {
+TEST(ParityManifestCodec, DerivesTheParityManifestFromTheShardsManifests) {
   const auto kept = kept_of(2, 3, 5);
   const auto parity_manifest = parity_manifest_of(kept);
   EXPECT_EQ(parity_manifest.rows, 2u);
@@ -78,7 +78,7 @@ TEST(ParityManifestCodec, EveryPrefixAndEveryLongerTextIsRefused) {
   EXPECT_THROW(decode_kept_manifests(text + '\0'), Failure);
 }
 
-TEST(ParityManifestCodec, EveryOtherBitIsRefusedOrMeansSomethingElse) {
+TEST(ParityManifestCodec, EveryFlippedBitIsRefusedOrDecodesToAnotherGroup) {
   const std::string text = encode(kept_of(1, 1, 3));
   constexpr std::size_t rows_and_member_bytes = 8;  // other values of these may be a group's
   for (std::size_t at = 0; at < text.size(); ++at) {
@@ -93,7 +93,7 @@ TEST(ParityManifestCodec, EveryOtherBitIsRefusedOrMeansSomethingElse) {
   }
 }
 
-TEST(ParityManifestCodec, AGroupThatCannotBeIsRefused) {
+TEST(ParityManifestCodec, RefusesAnImpossibleGroup) {
   EXPECT_NO_THROW(decode_kept_manifests(encode(kept_of(2, 2, 3))));
   for (const auto& impossible :
        {kept_of(0, 0, 3), kept_of(3, 0, 3), kept_of(5, 0, 7), kept_of(2, 3, 3), kept_of(1, 0, 1), kept_of(1, 0, 65)})

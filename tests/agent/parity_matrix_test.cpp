@@ -250,7 +250,7 @@ class ParityMatrix : public ::testing::TestWithParam<Case> {
   std::int64_t iteration_ = -1;
 };
 
-TEST_P(ParityMatrix, EndsAsThePromiseSays) {
+TEST_P(ParityMatrix, RestoresOrFailsAsItsToleranceSays) {
   const auto [what, when] = std::tuple(std::get<What>(GetParam()), std::get<When>(GetParam()));
   EXPECT_EQ(restore(), -1);
   const std::int64_t base = commit();
@@ -340,7 +340,7 @@ std::unique_ptr<test::FakeTransport> deaf(std::unique_ptr<net::Transport> inner,
   return transport;
 }
 
-TEST_P(Survivors, ANodeThatOnlyTheDecodingOneCannotReachIsDoneWithout) {
+TEST_P(Survivors, DecodesWithoutANodeThatOnlyItCannotReach) {
   EXPECT_EQ(restore(), -1);
   const std::int64_t last = commit();
   trainers_.clear();
@@ -356,7 +356,7 @@ TEST_P(Survivors, ANodeThatOnlyTheDecodingOneCannotReachIsDoneWithout) {
   }
 }
 
-TEST_P(Survivors, ParityThatIsWholeAndWrongIsThrownAwayByItsNode) {
+TEST_P(Survivors, NodeDropsParityThatDecodesWrongly) {
   EXPECT_EQ(restore(), -1);
   const std::int64_t last = commit();
   trainers_.clear();
@@ -373,7 +373,7 @@ TEST_P(Survivors, ParityThatIsWholeAndWrongIsThrownAwayByItsNode) {
 }
 
 // Two parity pieces are decoded with then, and nothing true can come of it: the true one is not thrown away for that.
-TEST_P(Survivors, WrongParityWhileAnotherNodeIsOutOfReachCostsNothingOnceItIsBack) {
+TEST_P(Survivors, WrongParityLosesNothingOnceTheUnreachableNodeReturns) {
   EXPECT_EQ(restore(), -1);
   const std::int64_t last = commit();
   trainers_.clear();
@@ -411,7 +411,7 @@ INSTANTIATE_TEST_SUITE_P(Two, Survivors,
 // Enough is left beside the wrong one, for two lost shards: it is found by doing without each.
 class Majority : public Survivors {};
 
-TEST_P(Majority, OfSeveralParityPiecesTheWrongOneIsFoundAndTheOthersAreDecodedWith) {
+TEST_P(Majority, FindsTheWrongParityPieceAndDecodesWithTheOthers) {
   EXPECT_EQ(restore(), -1);
   const std::int64_t last = commit();
   trainers_.clear();

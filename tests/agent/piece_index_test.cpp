@@ -43,14 +43,14 @@ TEST_F(PieceIndexTest, FindsByNameAndBySlot) {
   EXPECT_EQ(arena::decode_manifest(piece->encoded_manifest()), piece->manifest());
 }
 
-TEST_F(PieceIndexTest, ASlotIsReleasedAtOnceWhereNobodyReads) {
+TEST_F(PieceIndexTest, ReleasesADroppedSlotWithoutReadersImmediately) {
   add(slot_, {1, 5});
   index_.drop(slot_, count_release());
   EXPECT_EQ(released_, 1);
   EXPECT_EQ(index_.find(slot_), nullptr);
 }
 
-TEST_F(PieceIndexTest, ASlotIsReleasedOnlyWhenTheLastReaderIsGone) {
+TEST_F(PieceIndexTest, ReleasesADroppedSlotAfterItsLastReader) {
   add(slot_, {1, 5});
   Pin one = index_.find(slot_), two = index_.find("s", {1, 5});
   index_.drop(slot_, count_release());
@@ -61,7 +61,7 @@ TEST_F(PieceIndexTest, ASlotIsReleasedOnlyWhenTheLastReaderIsGone) {
   EXPECT_EQ(released_, 1);
 }
 
-TEST_F(PieceIndexTest, DroppingWhatIsNotThereReleasesAtOnce) {
+TEST_F(PieceIndexTest, ReleasesAnEmptySlotImmediately) {
   index_.drop(slot_, count_release());
   EXPECT_EQ(released_, 1);
 }

@@ -21,19 +21,19 @@ class ProcessTest : public ::testing::Test {
   void begin_job() {
     agent_.emplace(start_agent(cluster_, "a"));
     trainer_.emplace(cluster_, "a", 0);
-    ASSERT_EQ(trainer_->notify(TrainerProcess::order_create), CKPT_OK);
-    ASSERT_EQ(trainer_->notify(TrainerProcess::order_restore), CKPT_OK);
+    ASSERT_EQ(trainer_->command(TrainerProcess::order_create), CKPT_OK);
+    ASSERT_EQ(trainer_->command(TrainerProcess::order_restore), CKPT_OK);
     commit(0);
   }
   // Some snapshot from `iteration` on; leaves committed_ at it.
   void commit(std::int64_t iteration) {
     const auto last = iteration + 200;
     for (; iteration < last; ++iteration) {
-      if (trainer_->notify(TrainerProcess::order_snapshot, iteration) != CKPT_OK) {
+      if (trainer_->command(TrainerProcess::order_snapshot, iteration) != CKPT_OK) {
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
         continue;
       }
-      if (trainer_->notify(TrainerProcess::order_wait_commit, iteration) != CKPT_OK) continue;
+      if (trainer_->command(TrainerProcess::order_wait_commit, iteration) != CKPT_OK) continue;
       committed_ = iteration;
       return;
     }
@@ -41,9 +41,9 @@ class ProcessTest : public ::testing::Test {
   }
   void expect_restore_in_new_process() {
     TrainerProcess next(cluster_, "a", 0);
-    ASSERT_EQ(next.notify(TrainerProcess::order_create), CKPT_OK) << next.error();
-    EXPECT_EQ(next.notify(TrainerProcess::order_restore), found + committed_);
-    EXPECT_TRUE(next.notify(TrainerProcess::order_holds, committed_));
+    ASSERT_EQ(next.command(TrainerProcess::order_create), CKPT_OK) << next.error();
+    EXPECT_EQ(next.command(TrainerProcess::order_restore), found + committed_);
+    EXPECT_TRUE(next.command(TrainerProcess::order_holds, committed_));
   }
   void kill_agent() {
     agent_->kill(SIGKILL);
@@ -69,22 +69,22 @@ TEST_F(ProcessTest, AnAgentThatIsKilledAndRestartedKeepsItsLivingTrainer) {
   expect_restore_in_new_process();
 }
 
-TEST_F(ProcessTest, ACaptureThatGoesOnWhileItsAgentRestartsIsCommitted) {
+TEST_F(ProcessTest, CommitsACaptureThatContinuedWhileTheAgentRestarted) {
   begin_job();
   std::int64_t iteration = committed_ + 1;
-  while (trainer_->notify(TrainerProcess::order_begin_snapshot, iteration) != CKPT_OK) ++iteration;
+  while (trainer_->command(TrainerProcess::order_begin_snapshot, iteration) != CKPT_OK) ++iteration;
   kill_agent();
   agent_.emplace(start_agent(cluster_, "a"));
-  EXPECT_EQ(trainer_->notify(TrainerProcess::order_end_snapshot), CKPT_OK);
-  EXPECT_EQ(trainer_->notify(TrainerProcess::order_wait_commit, iteration), CKPT_OK);
+  EXPECT_EQ(trainer_->command(TrainerProcess::order_end_snapshot), CKPT_OK);
+  EXPECT_EQ(trainer_->command(TrainerProcess::order_wait_commit, iteration), CKPT_OK);
   committed_ = iteration;
   trainer_.reset();
   expect_restore_in_new_process();
 }
 
-TEST_F(ProcessTest, ATrainerKilledInTheMiddleOfACaptureLeavesWhatWasCommitted) {
+TEST_F(ProcessTest, TrainerKilledDuringACaptureLosesNoCommit) {
   begin_job();
-  trainer_->notify(TrainerProcess::order_begin_snapshot, committed_ + 1);
+  trainer_->command(TrainerProcess::order_begin_snapshot, committed_ + 1);
   trainer_->process().kill(SIGKILL);
   trainer_.reset();
   expect_restore_in_new_process();
@@ -92,7 +92,7 @@ TEST_F(ProcessTest, ATrainerKilledInTheMiddleOfACaptureLeavesWhatWasCommitted) {
 
 TEST_F(ProcessTest, AStoppedTrainerIsKilledAndReplaced) {
   begin_job();
-  trainer_->notify(TrainerProcess::order_begin_snapshot, committed_ + 1);
+  trainer_->command(TrainerProcess::order_begin_snapshot, committed_ + 1);
   trainer_->process().kill(SIGSTOP);
   trainer_->process().wait_until_stopped();
   expect_restore_in_new_process();
@@ -100,9 +100,9 @@ TEST_F(ProcessTest, AStoppedTrainerIsKilledAndReplaced) {
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << "it can never wake and write";
 }
 
-TEST_F(ProcessTest, AStoppedTrainerIsReplacedByAnAgentThatNeverMetIt) {
+TEST_F(ProcessTest, RestartedAgentReplacesAStoppedTrainerItNeverMet) {
   begin_job();
-  trainer_->notify(TrainerProcess::order_begin_snapshot, committed_ + 1);
+  trainer_->command(TrainerProcess::order_begin_snapshot, committed_ + 1);
   trainer_->process().kill(SIGSTOP);
   trainer_->process().wait_until_stopped();
   kill_agent();
@@ -112,30 +112,30 @@ TEST_F(ProcessTest, AStoppedTrainerIsReplacedByAnAgentThatNeverMetIt) {
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-TEST_F(ProcessTest, ARankThatIsHeldByALivingProcessIsRefusedWithItsNumber) {
+TEST_F(ProcessTest, RefusesARankOfALivingProcessAndNamesThatProcess) {
   begin_job();
   TrainerProcess second(cluster_, "a", 0, {{"claim_timeout_ms", "200"}});
-  EXPECT_EQ(second.notify(TrainerProcess::order_create), CKPT_ERR_CLAIMED);
+  EXPECT_EQ(second.command(TrainerProcess::order_create), CKPT_ERR_CLAIMED);
   EXPECT_THAT(second.error(), HasSubstr(std::to_string(trainer_->process().pid())));
   commit(committed_ + 1);  // the first one is unharmed
 }
 
-TEST_F(ProcessTest, ARankPassesOnWhenItsProcessEndsWhileAnotherWaits) {
+TEST_F(ProcessTest, WaitingProcessGetsTheRankWhenItsHolderEnds) {
   begin_job();
   TrainerProcess second(cluster_, "a", 0, {{"claim_timeout_ms", "20000"}});
   second.begin(TrainerProcess::order_create);
   trainer_->process().kill(SIGKILL);
   EXPECT_EQ(second.answer(), CKPT_OK);
-  EXPECT_EQ(second.notify(TrainerProcess::order_restore), found + committed_);
+  EXPECT_EQ(second.command(TrainerProcess::order_restore), found + committed_);
 }
 
-TEST_F(ProcessTest, AClosedEngineLetsGoOfItsRankThoughItsProcessLives) {
+TEST_F(ProcessTest, ClosedEngineReleasesItsRankWhileItsProcessLives) {
   begin_job();
-  ASSERT_EQ(trainer_->notify(TrainerProcess::order_close), 0);
+  ASSERT_EQ(trainer_->command(TrainerProcess::order_close), 0);
   expect_restore_in_new_process();
 }
 
-TEST_F(ProcessTest, TheNodesAgentEndsCleanlyWhenTold) {
+TEST_F(ProcessTest, AgentEndsCleanlyOnSigterm) {
   agent_.emplace(start_agent(cluster_, "a"));
   agent_->kill(SIGTERM);
   const int status = agent_->wait();
@@ -157,7 +157,7 @@ class NodeNameTest : public ProcessTest {
   }
 };
 
-TEST_F(NodeNameTest, RefusesASecondMachineWithANodesNameAndTellsBoth) {
+TEST_F(NodeNameTest, RefusesASecondMachineWithANodesNameAndNotifiesBoth) {
   auto first = testing::spawn(testing::agent_words(cluster_, "a"));
   ASSERT_TRUE(testing::eventually([&] { return std::filesystem::exists(cluster_.node_dir("a") + "/agent.sock"); }));
   auto second = testing::spawn(elsewhere());
@@ -215,7 +215,7 @@ TEST_F(ProcessTest, DetachReturnsOnceTrainersCanConnect) {
   EXPECT_TRUE(testing::eventually([&] { return !arena::inspect_arena(cluster_.node_dir("a"))->in_use; }));
 }
 
-TEST_F(ProcessTest, WrongOptionsAreOneSentence) {
+TEST_F(ProcessTest, ReportsWrongOptionsInOneSentence) {
   for (const auto& [word, named] : {std::pair("colour=red", "colour"), std::pair("arena_bytes=many", "arena_bytes"),
                                     std::pair("--job", "job"), std::pair("transport=pigeon", "pigeon")}) {
     auto words = testing::agent_words(cluster_, "a");

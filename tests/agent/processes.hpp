@@ -118,8 +118,8 @@ class TrainerProcess {
     order_holds,
     order_close
   };
-  // Tells, and waits for the answer.
-  std::int64_t notify(Order order, std::int64_t iteration = 0) {
+  // Sends a command and waits for the answer.
+  std::int64_t command(Order order, std::int64_t iteration = 0) {
     begin(order, iteration);
     return answer();
   }
@@ -137,7 +137,7 @@ class TrainerProcess {
   }
   // The sentence to the last failure.
   std::string error() {
-    std::string text(static_cast<std::size_t>(notify(static_cast<Order>(-1))), '\0');
+    std::string text(static_cast<std::size_t>(command(static_cast<Order>(-1))), '\0');
     if (::read(from_.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
       throw std::runtime_error("the trainer does not answer");
     return text;

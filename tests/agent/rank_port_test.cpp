@@ -63,7 +63,7 @@ class RankPortTest : public ::testing::Test {
   std::unique_ptr<RankPort> port_;
 };
 
-TEST_F(RankPortTest, AGrantThatTheControlPageCannotHoldIsNotGiven) {
+TEST_F(RankPortTest, GivesNoGrantThatTheControlPageCannotHold) {
   grant(0, 1);
   const auto given = control_->grant().word();
   EXPECT_THROW(grant(16, 1), Failure);
@@ -72,7 +72,7 @@ TEST_F(RankPortTest, AGrantThatTheControlPageCannotHoldIsNotGiven) {
   EXPECT_EQ(control_->grant().word(), given);
 }
 
-TEST_F(RankPortTest, ACaptureIntoTheGrantedSlotsIsReportedOnce) {
+TEST_F(RankPortTest, ReportsACaptureIntoGrantedSlotsOnce) {
   grant(2, 1);
   EXPECT_EQ(control_->grant().slots[0], 2);
   capture(5);
@@ -92,7 +92,7 @@ TEST_F(RankPortTest, ACaptureIntoTheGrantedSlotsIsReportedOnce) {
 }
 
 // A skip costs the whole job an iteration: one must never be seen where a capture has begun or ended.
-TEST_F(RankPortTest, AfterNoneOfTheTrainersStoresIsACaptureTakenForASkip) {
+TEST_F(RankPortTest, NeverMistakesACaptureForASkipAtAnyOfItsStores) {
   grant(0, 0);
   const auto grant = control_->grant();
   const std::vector<std::function<void()>> stores = {
@@ -113,7 +113,7 @@ TEST_F(RankPortTest, AfterNoneOfTheTrainersStoresIsACaptureTakenForASkip) {
   EXPECT_TRUE(captured);
 }
 
-TEST_F(RankPortTest, ACaptureOfAnotherIncarnationThanTheTrainersIsNoneAndItsSlotsAreGrantedAnew) {
+TEST_F(RankPortTest, RejectsACaptureOfAnotherIncarnationAndGrantsItsSlotsAgain) {
   grant(0, 0);
   port_->joined(2);
   capture(5);
@@ -123,7 +123,7 @@ TEST_F(RankPortTest, ACaptureOfAnotherIncarnationThanTheTrainersIsNoneAndItsSlot
   EXPECT_EQ(control_->grant().sequence, 2u);
 }
 
-TEST_F(RankPortTest, ASkippedIterationIsProgressWithoutCapture) {
+TEST_F(RankPortTest, ReportsASkippedIterationAsProgressWithoutACapture) {
   control_->attempted(3);
   const auto changes = port_->look(segments_);
   EXPECT_FALSE(changes.captured);
@@ -131,7 +131,7 @@ TEST_F(RankPortTest, ASkippedIterationIsProgressWithoutCapture) {
   EXPECT_TRUE(changes.skipped);
 }
 
-TEST_F(RankPortTest, SlotsThatAreNotWholeAreGrantedAnew) {
+TEST_F(RankPortTest, GrantsIncompleteSlotsAgain) {
   const CheckpointId checkpoint{1, 5};
   const std::vector<std::function<void()>> lies = {
       [] {},  // nothing was written
@@ -166,7 +166,7 @@ TEST_F(RankPortTest, SlotsThatAreNotWholeAreGrantedAnew) {
   EXPECT_TRUE(port_->look(segments_).captured);
 }
 
-TEST_F(RankPortTest, AGrantThatWasNeverGivenIsNotUsed) {
+TEST_F(RankPortTest, IgnoresUseOfAGrantItNeverGave) {
   fill(0, 0, {1, 5});
   control_->used_grant(99);
   auto changes = port_->look(segments_);
@@ -177,7 +177,7 @@ TEST_F(RankPortTest, AGrantThatWasNeverGivenIsNotUsed) {
   EXPECT_FALSE(changes.captured);
 }
 
-TEST_F(RankPortTest, AnOlderCheckpointThanTheLastIsNoCapture) {
+TEST_F(RankPortTest, IgnoresACaptureOlderThanTheLast) {
   grant(0, 0);
   capture(5);
   ASSERT_TRUE(port_->look(segments_).captured);
@@ -186,7 +186,7 @@ TEST_F(RankPortTest, AnOlderCheckpointThanTheLastIsNoCapture) {
   EXPECT_FALSE(port_->look(segments_).captured);
 }
 
-TEST_F(RankPortTest, ARestartedAgentTakesTheGrantUpWhereItWas) {
+TEST_F(RankPortTest, RestartedAgentResumesTheOpenGrant) {
   grant(2, 1);
   const auto grant = control_->grant();
   control_->capturing({1, 5});
@@ -203,7 +203,7 @@ TEST_F(RankPortTest, ARestartedAgentTakesTheGrantUpWhereItWas) {
   EXPECT_EQ(control_->grant().sequence, grant.sequence + 1);
 }
 
-TEST_F(RankPortTest, TheDoorbellWakesTheAgentAndLooksDoNotPileUp) {
+TEST_F(RankPortTest, DoorbellWakesTheAgentWithoutQueueingRepeatedLooks) {
   control_->attempted(1);
   control_->ring_agent();
   looks_.take();
@@ -214,7 +214,7 @@ TEST_F(RankPortTest, TheDoorbellWakesTheAgentAndLooksDoNotPileUp) {
   port_->looked();
 }
 
-TEST_F(RankPortTest, AHaltReachesTheTrainerAndItsAnswerIsReportedOnce) {
+TEST_F(RankPortTest, PassesAHaltToTheTrainerAndReportsItsAnswerOnce) {
   port_->halt({7, std::nullopt});
   EXPECT_EQ(control_->halt(), (arena::HaltWords{7, std::nullopt}));
   port_->halt({7, -1});
@@ -229,14 +229,14 @@ TEST_F(RankPortTest, AHaltReachesTheTrainerAndItsAnswerIsReportedOnce) {
   EXPECT_FALSE(port_->look(segments_).freeze);
 }
 
-TEST_F(RankPortTest, AnAnswerToAHaltThatCannotBeTrueIsRefused) {
+TEST_F(RankPortTest, RefusesAnImpossibleAnswerToAHalt) {
   control_->freeze({7, 200, 43});
   const auto changes = port_->look(segments_);
   EXPECT_FALSE(changes.freeze);
   EXPECT_FALSE(changes.complaint.empty());
 }
 
-TEST_F(RankPortTest, ALateCaptureIsKnownBeforeTheAnswerThatTellsOfIt) {
+TEST_F(RankPortTest, ReportsALateCaptureNoLaterThanTheAnswerToTheHalt) {
   grant(0, 0);
   capture(43);
   control_->freeze({7, 4, 43});
@@ -245,7 +245,7 @@ TEST_F(RankPortTest, ALateCaptureIsKnownBeforeTheAnswerThatTellsOfIt) {
   EXPECT_TRUE(changes.freeze);
 }
 
-TEST_F(RankPortTest, WhatATrainerLeftSealedInItsGrantedSlotsIsFound) {
+TEST_F(RankPortTest, FindsPiecesThatATrainerSealedInGrantedSlots) {
   grant(2, 1);
   capture(5);
   port_->look(segments_);
@@ -259,7 +259,7 @@ TEST_F(RankPortTest, WhatATrainerLeftSealedInItsGrantedSlotsIsFound) {
   EXPECT_EQ(left[0].second.checkpoint, CheckpointId(1, 6));
 }
 
-TEST_F(RankPortTest, WhatIsOlderOrOfAnotherIncarnationWasNotLeftBehind) {
+TEST_F(RankPortTest, IgnoresOldPiecesInGrantedSlotsOfADeadTrainer) {
   grant(2, 1);
   capture(5);
   port_->look(segments_);
@@ -270,7 +270,7 @@ TEST_F(RankPortTest, WhatIsOlderOrOfAnotherIncarnationWasNotLeftBehind) {
   }
 }
 
-TEST_F(RankPortTest, WordsReachTheTrainer) {
+TEST_F(RankPortTest, CommitResumeAndFenceReachTheTrainer) {
   port_->commit({1, 4});
   port_->resume_at(9);
   EXPECT_EQ(control_->committed(), CheckpointId(1, 4));
@@ -280,7 +280,7 @@ TEST_F(RankPortTest, WordsReachTheTrainer) {
   EXPECT_NE(control_->fenced(), 0u) << "a refusal without a newer incarnation stops the trainer, too";
 }
 
-TEST_F(RankPortTest, ATrainerThatNeverCameBackLeavesTheIterationThatItWasIn) {
+TEST_F(RankPortTest, FindsOwnStateSealedByATrainerThatNeverCameBack) {
   grant(0, 1);
   const OpenGrant granted = *port_->outstanding();
   port_.reset();
@@ -296,7 +296,7 @@ TEST_F(RankPortTest, ATrainerThatNeverCameBackLeavesTheIterationThatItWasIn) {
   EXPECT_EQ(left[0].second.checkpoint, CheckpointId(1, 5));
 }
 
-TEST_F(RankPortTest, ACaptureIntoTheSpareSlotLeavesTheOtherToTheTrainer) {
+TEST_F(RankPortTest, CaptureIntoTheSpareSlotLeavesTheOtherSlotToTheTrainer) {
   port_->grant({}, {{0, "rank0", 2}, {0, "rank0.private", 1}}, core::SlotRef{0, "rank0.private", 0});
   EXPECT_EQ(control_->grant().spare, 0);
   control_->capturing({1, 5});
@@ -317,7 +317,7 @@ TEST_F(RankPortTest, ACaptureIntoTheSpareSlotLeavesTheOtherToTheTrainer) {
   EXPECT_EQ(left[0].second.checkpoint, CheckpointId(1, 6));
 }
 
-TEST_F(RankPortTest, OwnStateOfTwoIterationsIsLeftBehind) {
+TEST_F(RankPortTest, FindsOwnStateOfTwoIterationsLeftByATrainer) {
   port_->grant({}, {{0, "rank0", 2}, {0, "rank0.private", 1}}, core::SlotRef{0, "rank0.private", 0});
   control_->capturing({1, 5});
   control_->attempted(5);
@@ -335,7 +335,7 @@ TEST_F(RankPortTest, OwnStateOfTwoIterationsIsLeftBehind) {
   EXPECT_EQ(left[0].second.checkpoint, CheckpointId(1, 6));
 }
 
-TEST_F(RankPortTest, TheSlotThatIsLeftToATrainerOutlivesItsAgent) {
+TEST_F(RankPortTest, RestartedAgentKeepsTheSlotLeftToATrainer) {
   port_->grant({}, {{0, "rank0", 2}, {0, "rank0.private", 1}}, core::SlotRef{0, "rank0.private", 0});
   control_->capturing({1, 5});
   control_->attempted(5);
@@ -378,7 +378,7 @@ TEST_F(RankPortTest, ARestartedAgentFindsWhichSlotsALivingTrainerStillHas) {
   EXPECT_FALSE(found().contains(0));
 }
 
-TEST_F(RankPortTest, ATrainerThatNeverCameBackLeavesAWholeCapture) {
+TEST_F(RankPortTest, FindsTheCompleteCaptureOfATrainerThatNeverCameBack) {
   grant(0, 1);
   const OpenGrant granted = *port_->outstanding();
   port_.reset();

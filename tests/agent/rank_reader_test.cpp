@@ -78,14 +78,14 @@ TEST_F(RankReaderTest, ReadsMarksAndIterations) {
   EXPECT_EQ(seen_.in_trouble.front().iteration, 9);
 }
 
-TEST_F(RankReaderTest, MarksThatGotLostSuspendSuspicion) {
+TEST_F(RankReaderTest, LostMarksSuspendSuspicion) {
   iterations(10);
   for (std::size_t i = 0; i <= arena::comm_events_max; ++i) mark(arena::CommKind::iteration, milliseconds(0));
   pass(milliseconds(60'000));
   EXPECT_EQ(trouble(), "");
 }
 
-TEST_F(RankReaderTest, APauseSuspendsSuspicionAndHasAName) {
+TEST_F(RankReaderTest, NamedPauseSuspendsSuspicion) {
   iterations(10);
   arena::CommWriter(control_->comm()).pause("eval");
   EXPECT_EQ(reader_.paused(rank), "eval");
@@ -114,7 +114,7 @@ TEST_F(RankReaderTest, SeesAStoppedProcess) {
   ::waitpid(child, nullptr, 0);
 }
 
-TEST_F(RankReaderTest, TheMarksOfADeadRankAreReadToTheEnd) {
+TEST_F(RankReaderTest, ReadsAllMarksOfADeadRank) {
   iterations(10);
   mark(arena::CommKind::begin, milliseconds(40));
   reader_.died(rank, now_);
@@ -125,7 +125,7 @@ TEST_F(RankReaderTest, TheMarksOfADeadRankAreReadToTheEnd) {
   EXPECT_EQ(trouble(), "");
 }
 
-TEST_F(RankReaderTest, AClosedEngineIsReadNoMore) {
+TEST_F(RankReaderTest, StopsReadingMarksOfAClosedEngine) {
   iterations(10);
   reader_.remove(rank);
   pass(milliseconds(10'000));

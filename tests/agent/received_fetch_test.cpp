@@ -81,13 +81,13 @@ class ReceivedFetchTest : public ::testing::Test {
   std::shared_ptr<ReceivedFetch> fetch_;
 };
 
-TEST_F(ReceivedFetchTest, NothingIsSentOfWhatHasArrived) {
+TEST_F(ReceivedFetchTest, FetchesNoBytesThatGpusHaveDelivered) {
   land(length_bytes);
   expect_whole(fetch(), length_bytes);
   EXPECT_EQ(network_.bytes_sent(), 0u);
 }
 
-TEST_F(ReceivedFetchTest, WhatLandsLaterIsTakenAsItComes) {
+TEST_F(ReceivedFetchTest, TakesBytesAsGpusDeliverThem) {
   land(3 * leaf + 5);
   start(30'000);
   for (const std::uint64_t gpu_received_bytes : {4 * leaf, 11 * leaf + 1, length_bytes}) {
@@ -100,21 +100,21 @@ TEST_F(ReceivedFetchTest, WhatLandsLaterIsTakenAsItComes) {
   EXPECT_EQ(network_.bytes_sent(), 0u);
 }
 
-TEST_F(ReceivedFetchTest, WhatDoesNotLandInTimeComesFromTheNode) {
+TEST_F(ReceivedFetchTest, FetchesTheRestFromTheNodeAfterTheDeadline) {
   land(7 * leaf + 100);
   expect_whole(fetch(0), 7 * leaf);
   EXPECT_EQ(network_.bytes_sent(), length_bytes - 7 * leaf);
 }
 
 // However much arrives, and however often.
-TEST_F(ReceivedFetchTest, AfterItsTimeNothingIsWaitedForNorTaken) {
+TEST_F(ReceivedFetchTest, TakesNothingFromGpusAfterTheTotalDeadline) {
   land(7 * leaf);
   start(30'000, 0);
   expect_whole(outcomes_.take(), 0);
   EXPECT_EQ(network_.bytes_sent(), length_bytes);
 }
 
-TEST_F(ReceivedFetchTest, WhenNothingLandsAnyMoreTheRestComesAtOnce) {
+TEST_F(ReceivedFetchTest, FetchesTheRestImmediatelyWhenGpusHaveStopped) {
   land(3 * leaf);
   start(600'000, 600'000);
   fetch_->stop_waiting();
@@ -122,26 +122,26 @@ TEST_F(ReceivedFetchTest, WhenNothingLandsAnyMoreTheRestComesAtOnce) {
   EXPECT_EQ(network_.bytes_sent(), length_bytes - 3 * leaf);
 }
 
-TEST_F(ReceivedFetchTest, WhereNothingLandsAllComesFromTheNode) {
+TEST_F(ReceivedFetchTest, FetchesEverythingFromTheNodeIfGpusDeliverNothing) {
   expect_whole(fetch(0), 0);
   EXPECT_EQ(network_.bytes_sent(), length_bytes);
 }
 
-TEST_F(ReceivedFetchTest, WhatArrivedOfAnotherCheckpointIsNotTaken) {
+TEST_F(ReceivedFetchTest, IgnoresDeliveredBytesOfAnotherCheckpoint) {
   land(length_bytes);
   trainers_.begin(1, CheckpointId(3, 71));
   trainers_.received(1, length_bytes);
   expect_whole(fetch(0), 0);
 }
 
-TEST_F(ReceivedFetchTest, WhatDidNotArriveAsItWasSentComesFromTheNode) {
+TEST_F(ReceivedFetchTest, RefetchesLeavesThatGpusDeliveredDamaged) {
   land(length_bytes);
   for (const std::size_t bad : {std::size_t{4}, std::size_t{9}}) trainers_.bytes(1)[bad * leaf + 17] ^= std::byte{1};
   expect_whole(fetch(), length_bytes - 2 * leaf);
   EXPECT_EQ(network_.bytes_sent(), 6 * leaf) << "from the first bad leaf to the last";
 }
 
-TEST_F(ReceivedFetchTest, AReceiveBufferThatIsWrittenOnMeanwhileSpoilsNothing) {
+TEST_F(ReceivedFetchTest, SurvivesConcurrentWritesToTheReceiveBuffer) {
   land(length_bytes);
   std::atomic<bool> stop{false};
   std::jthread trainer([&] {
@@ -159,7 +159,7 @@ TEST_F(ReceivedFetchTest, AReceiveBufferThatIsWrittenOnMeanwhileSpoilsNothing) {
   stop = true;
 }
 
-TEST_F(ReceivedFetchTest, AnEmptyPieceNeedsNothingToLand) {
+TEST_F(ReceivedFetchTest, CompletesAnEmptyPieceWithoutDelivery) {
   const auto empty = testing::make_piece("empty", checkpoint, 0);
   auto segment =
       std::make_shared<arena::Segment>(arena_.create_segment(testing::segment_spec(core::held_rank, "empty", 0), 1));
@@ -173,7 +173,7 @@ TEST_F(ReceivedFetchTest, AnEmptyPieceNeedsNothingToLand) {
   EXPECT_EQ(segment->slot(1).read(), empty.manifest);
 }
 
-TEST_F(ReceivedFetchTest, WithoutTheNodesManifestNothingIsBelieved) {
+TEST_F(ReceivedFetchTest, FailsWithoutTheNodesManifest) {
   land(length_bytes);
   network_.rule([](auto, const auto&, const auto&) { return Fate{.end = net::FetchEnd::timed_out}; });
   expect_nothing(fetch(), FetchResult::failed);
@@ -181,7 +181,7 @@ TEST_F(ReceivedFetchTest, WithoutTheNodesManifestNothingIsBelieved) {
   expect_nothing(fetch(), FetchResult::corrupt);
 }
 
-TEST_F(ReceivedFetchTest, ARestThatFailsOrIsDamagedFailsIt) {
+TEST_F(ReceivedFetchTest, FailsIfTheRestCannotBeFetchedOrIsDamaged) {
   land(leaf);
   network_.rule([](auto, const auto&, const auto& part) {
     return part.manifest ? Fate{} : Fate{.end = net::FetchEnd::peer_failed};
@@ -191,7 +191,7 @@ TEST_F(ReceivedFetchTest, ARestThatFailsOrIsDamagedFailsIt) {
   expect_nothing(fetch(0), FetchResult::corrupt);
 }
 
-TEST_F(ReceivedFetchTest, CancelledItEndsOnceWithNothingMade) {
+TEST_F(ReceivedFetchTest, CancelledFetchEndsOnceAndMakesNothing) {
   land(3 * leaf);
   start(30'000);
   fetch_->cancel();

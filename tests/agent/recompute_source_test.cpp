@@ -234,7 +234,7 @@ TEST_F(RecomputeSourceTest, RepeatsAStepOfSgd) {
 }
 
 // Only the piece after the step says which step it was.
-TEST_F(RecomputeSourceTest, RepeatsAStepOfAGpuWithTheNumberThatThePieceHas) {
+TEST_F(RecomputeSourceTest, RepeatsAGpuStepWithTheStepNumberInThePiece) {
   const kernels::AdamSettings settings{.weight_decay = 0.01, .decoupled_weight_decay = true};
   const float number = 12, number_before = 11;
   const auto on = [&](Shard& shard) { return shard.data.data() + 3 * tensor_bytes + 8; };
@@ -270,7 +270,7 @@ TEST_F(RecomputeSourceTest, FetchesThePieceIfTheRepeatedUpdateGivesOtherBytes) {
   EXPECT_THAT(notices_[0], HasSubstr("did not give the bytes of the rank that made it"));
 }
 
-TEST_F(RecomputeSourceTest, RepeatsNoMoreUpdatesAfterThreeInARowInVain) {
+TEST_F(RecomputeSourceTest, StopsRepeatingUpdatesAfterThreeFailuresInARow) {
   after_.tensor(2)[0] += 1;
   after_.describe(after, "c.p");
   capture();
@@ -307,7 +307,7 @@ TEST_F(RecomputeSourceTest, LeavesTheOrderToThePeerIfThisNodeHasNoEarlierCheckpo
   EXPECT_EQ(network_.fetches(), 0u);
 }
 
-TEST_F(RecomputeSourceTest, FetchesThePieceIfThisNodeMissedTheCheckpointRightBefore) {
+TEST_F(RecomputeSourceTest, FetchesThePieceIfThisNodeMissedThePreviousCheckpoint) {
   before_.describe(CheckpointId(5, 68), "c.p");
   capture();
   hold();
@@ -325,7 +325,7 @@ TEST_F(RecomputeSourceTest, FetchesThePieceIfTheLayoutHasChanged) {
   EXPECT_THAT(notices_.at(0), HasSubstr("its layout has changed"));
 }
 
-TEST_F(RecomputeSourceTest, NeedsTheOwnerNoMoreOnceTheGradientsHaveArrived) {
+TEST_F(RecomputeSourceTest, NeedsNothingFromTheOwnerAfterTheGradientsArrived) {
   capture();
   hold();
   rule({}, {.end = net::FetchEnd::peer_failed});
@@ -333,7 +333,7 @@ TEST_F(RecomputeSourceTest, NeedsTheOwnerNoMoreOnceTheGradientsHaveArrived) {
   expect_counted(1, 0, 0);
 }
 
-TEST_F(RecomputeSourceTest, FailsAsAFetchDoesIfTheOwnerDiesAndTheUpdateIsNotTheSame) {
+TEST_F(RecomputeSourceTest, FailsIfTheUpdateDiffersAndTheOwnerIsDead) {
   after_.tensor(0)[9] += 1;
   after_.describe(after, "c.p");
   capture();
@@ -344,7 +344,7 @@ TEST_F(RecomputeSourceTest, FailsAsAFetchDoesIfTheOwnerDiesAndTheUpdateIsNotTheS
   EXPECT_EQ(ours_->slot(0).checkpoint(), before) << "the copy that this node had stays";
 }
 
-TEST_F(RecomputeSourceTest, FetchesThePieceIfTheOwnerBreaksOffTheGradients) {
+TEST_F(RecomputeSourceTest, FetchesThePieceIfTheTransferOfGradientsBreaks) {
   capture();
   hold();
   rule({.end = net::FetchEnd::timed_out}, {});
@@ -352,7 +352,7 @@ TEST_F(RecomputeSourceTest, FetchesThePieceIfTheOwnerBreaksOffTheGradients) {
   expect_counted(0, 0, 1);
 }
 
-TEST_F(RecomputeSourceTest, SealsNothingAfterItWasCancelledAndStillEndsOnce) {
+TEST_F(RecomputeSourceTest, SealsNothingAfterCancelAndEndsOnce) {
   capture();
   hold();
   rule({.is_held = true}, {});
@@ -366,7 +366,7 @@ TEST_F(RecomputeSourceTest, SealsNothingAfterItWasCancelledAndStillEndsOnce) {
   EXPECT_EQ(network_.fetches(), 1u);
 }
 
-TEST_F(RecomputeSourceTest, CancelsTheFetchOfTheWholePieceToo) {
+TEST_F(RecomputeSourceTest, CancelsTheFetchOfThePieceAsWell) {
   capture(false);
   hold();
   rule({}, {.is_held = true});

@@ -86,7 +86,7 @@ class ReplicaSourceTest : public ::testing::TestWithParam<Case> {
   std::vector<PieceRef> damaged_;
 };
 
-TEST_P(ReplicaSourceTest, SealsTheVerifiedPieceAndSaysSoOnce) {
+TEST_P(ReplicaSourceTest, SealsTheVerifiedPieceAndReportsItOnce) {
   start();
   const FetchOutcome last = outcome();
   EXPECT_EQ(last.result, FetchResult::complete);
@@ -111,7 +111,7 @@ TEST_P(ReplicaSourceTest, ReportsAPieceThatIsGoneAsFailedOnce) {
   EXPECT_TRUE(damaged_.empty());
 }
 
-TEST_P(ReplicaSourceTest, SealsNothingAfterItWasCancelledAndStillEndsOnce) {
+TEST_P(ReplicaSourceTest, SealsNothingAfterCancelAndEndsOnce) {
   source_->strike(Mishap::silence);
   start();
   wait_until_silent();
@@ -120,7 +120,7 @@ TEST_P(ReplicaSourceTest, SealsNothingAfterItWasCancelledAndStillEndsOnce) {
   expect_nothing_made(FetchResult::failed);
 }
 
-TEST_P(ReplicaSourceTest, EndsByItsDeadlineWhenNobodyAnswers) {
+TEST_P(ReplicaSourceTest, FailsAtItsDeadlineWithoutAnAnswer) {
   source_->strike(Mishap::silence);
   start();
   wait_until_silent();
@@ -145,7 +145,7 @@ TEST_P(ReplicaSourceTest, SealsNothingButTheAnnouncedPiece) {
   EXPECT_FALSE(slot().checkpoint());
 }
 
-TEST_P(ReplicaSourceTest, LeavesOrdersForOtherSourcesToThem) {
+TEST_P(ReplicaSourceTest, IgnoresOrdersForOtherSources) {
   const auto own = order_.source;
   for (const core::NodeId other : {core::storage_node, core::parity_node, owner}) {
     if (other == own) continue;
@@ -202,7 +202,7 @@ class PeerSourceTest : public ::testing::Test {
   std::uint64_t asked_from_ = 0;
 };
 
-TEST_F(PeerSourceTest, AFetchGoesOnWhereTheLastOneFailed) {
+TEST_F(PeerSourceTest, ResumesWhereTheLastFetchFailed) {
   EXPECT_EQ(fetch({.end = net::FetchEnd::peer_failed}).result, FetchResult::failed);
   EXPECT_EQ(asked_from_, 0u);
   EXPECT_FALSE(slot().checkpoint());
@@ -213,7 +213,7 @@ TEST_F(PeerSourceTest, AFetchGoesOnWhereTheLastOneFailed) {
   expect_sealed();
 }
 
-TEST_F(PeerSourceTest, AFetchThatGetsNothingRightLeavesWhatIsThere) {
+TEST_F(PeerSourceTest, FailedFetchKeepsBytesVerifiedEarlier) {
   fetch({.end = net::FetchEnd::peer_failed});
   fetch({.wrong_byte = 3});
   EXPECT_EQ(asked_from_, half_bytes);
@@ -224,7 +224,7 @@ TEST_F(PeerSourceTest, AFetchThatGetsNothingRightLeavesWhatIsThere) {
   expect_sealed();
 }
 
-TEST_F(PeerSourceTest, WhatHasChangedInTheSlotMeanwhileIsFetchedAgain) {
+TEST_F(PeerSourceTest, RefetchesBytesThatChangedInTheSlot) {
   fetch({.end = net::FetchEnd::peer_failed});
   peer_.segment()->writable_slot(peer_.order().slot.slot).data()[3 * testing::leaf + 7] ^= std::byte{1};
   EXPECT_EQ(fetch({}).result, FetchResult::complete);
@@ -232,14 +232,14 @@ TEST_F(PeerSourceTest, WhatHasChangedInTheSlotMeanwhileIsFetchedAgain) {
   expect_sealed();
 }
 
-TEST_F(PeerSourceTest, AFetchOfAPieceThatWasCompletedOnceBeginsAnew) {
+TEST_F(PeerSourceTest, FetchesACompletedPieceFromTheStart) {
   fetch({.end = net::FetchEnd::peer_failed});
   fetch({});
   EXPECT_EQ(fetch({}).result, FetchResult::complete);
   EXPECT_EQ(asked_from_, 0u);
 }
 
-TEST(GpuSource, LeavesAnUrgentFetchToThePeer) {
+TEST(GpuSource, LeavesUrgentFetchesToThePeerSource) {
   Gpu gpu;
   EXPECT_EQ(gpu.source().start({.order = gpu.order(),
                                 .urgent = true,
@@ -250,7 +250,7 @@ TEST(GpuSource, LeavesAnUrgentFetchToThePeer) {
             nullptr);
 }
 
-TEST(StorageReader, SaysWhatToDoIfThisAgentHasNoStorage) {
+TEST(StorageReader, ExplainsWhatToDoWithoutStorage) {
   Storage storage;
   StorageReader reader(nullptr, *storage.queue);
   std::vector<FetchOutcome> outcomes;

@@ -189,7 +189,7 @@ class ReplicationJob : public ::testing::Test {
   std::vector<std::unique_ptr<RawTrainer>> trainers_;
 };
 
-TEST_F(ReplicationJob, WhatHasArrivedIsTakenAndCommitted) {
+TEST_F(ReplicationJob, CommitsPiecesDeliveredByGpus) {
   live(3);
   land(3);
   commit(3);
@@ -198,7 +198,7 @@ TEST_F(ReplicationJob, WhatHasArrivedIsTakenAndCommitted) {
   EXPECT_TRUE(may_overwrite(0, 3) && may_overwrite(1, 3));
 }
 
-TEST_F(ReplicationJob, WhatDoesNotLandComesFromTheNode) {
+TEST_F(ReplicationJob, FetchesPiecesFromTheNodeIfGpusDoNotDeliver) {
   live(3);
   trainer(0).land(trainer(1), 3, 2 * kernels::leaf_size_bytes + 77);
   commit(3);
@@ -207,7 +207,7 @@ TEST_F(ReplicationJob, WhatDoesNotLandComesFromTheNode) {
   EXPECT_TRUE(may_overwrite(0, 3) && may_overwrite(1, 3));
 }
 
-TEST_F(ReplicationJob, WhatArrivedDamagedIsFetchedAndNotCommitted) {
+TEST_F(ReplicationJob, RefetchesDamagedDeliveriesBeforeCommit) {
   live(3);
   land(3);
   trainer(0).receive_buffer()->bytes(1)[5] ^= std::byte{1};
@@ -215,13 +215,13 @@ TEST_F(ReplicationJob, WhatArrivedDamagedIsFetchedAndNotCommitted) {
   EXPECT_EQ(gpu_received_bytes(0), trainer(1).length_bytes() - kernels::leaf_size_bytes);
 }
 
-TEST_F(ReplicationJob, WhereNobodyBeginsItIsTheHosts) {
+TEST_F(ReplicationJob, ReplicatesFromHostToHostIfTrainersNeverBegin) {
   commit(3);
   EXPECT_EQ(gpu_received_bytes(0), 0u);
   EXPECT_EQ(trainer(0).status().at("begun"), false);
 }
 
-TEST_F(ReplicationJob, OnceATrainerHasGivenUpItIsTheHosts) {
+TEST_F(ReplicationJob, ReplicatesFromHostToHostOnceATrainerGaveUp) {
   live(3);
   trainer(1).give_up("NCCL has hung");
   ASSERT_TRUE(eventually([&] { return trainer(0).status().at("gpu") == false; }));
@@ -233,7 +233,7 @@ TEST_F(ReplicationJob, OnceATrainerHasGivenUpItIsTheHosts) {
   EXPECT_EQ(gpu_received_bytes(1), 0u);
 }
 
-TEST_F(ReplicationJob, AnAgentThatIsStartedAgainTakesWhatLandsInTheSameMemory) {
+TEST_F(ReplicationJob, RestartedAgentTakesDeliveriesFromTheSameMemory) {
   live(3);
   land(3);
   commit(3);
@@ -248,7 +248,7 @@ TEST_F(ReplicationJob, AnAgentThatIsStartedAgainTakesWhatLandsInTheSameMemory) {
   EXPECT_EQ(gpu_received_bytes(1), 2 * trainer(0).length_bytes());
 }
 
-TEST_F(ReplicationJob, AnIncarnationAfterAnotherHasReceiveBuffersOfItsOwn) {
+TEST_F(ReplicationJob, EachIncarnationHasItsOwnReceiveBuffers) {
   live(3);
   land(3);
   commit(3);
@@ -260,14 +260,14 @@ TEST_F(ReplicationJob, AnIncarnationAfterAnotherHasReceiveBuffersOfItsOwn) {
   EXPECT_EQ(gpu_received_bytes(0), trainer(1).length_bytes());
 }
 
-TEST_F(ReplicationJob, WhoseMembersTrainerIsGoneGoesOnWithTheHosts) {
+TEST_F(ReplicationJob, ReplicatesFromHostToHostAfterATrainerIsGone) {
   live(3);
   trainer(1).close();
   ASSERT_TRUE(eventually([&] { return trainer(0).status().at("gpu") == false; }));
   EXPECT_THAT(trainer(0).status().at("trouble"), HasSubstr("rank 1 has given up GPU replication"));
 }
 
-TEST(PathRefused, WhyThereIsNoGroupIsSaidInTheStatus) {
+TEST(RefusedReplicationJob, StatusSaysWhyThereIsNoReplicationGroup) {
   AgentCluster cluster(1);
   cluster.start("a");
   RawTrainer alone(cluster, "a", 0);

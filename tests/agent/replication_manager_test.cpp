@@ -140,7 +140,7 @@ class ReplicationManagerTest : public ::testing::Test {
   std::map<Rank, std::unique_ptr<ReplicationNode>> nodes_;
 };
 
-TEST_F(ReplicationManagerTest, WhatATrainerTellsTheOtherMembersRead) {
+TEST_F(ReplicationManagerTest, OtherMembersReadATrainersState) {
   open();
   for (Rank rank = 0; rank < ranks; ++rank) attach(rank);
   arena::ReplicationState first = word(7);
@@ -155,7 +155,7 @@ TEST_F(ReplicationManagerTest, WhatATrainerTellsTheOtherMembersRead) {
 }
 
 // Its own place is large enough for the parity of the largest pieces, with the proof. Nothing else arrives.
-TEST_F(ReplicationManagerTest, ParityArrivesAtTheRanksOwnPlace) {
+TEST_F(ReplicationManagerTest, ParityArrivesInTheRanksOwnPlace) {
   rows_ = 1;
   open();
   for (Rank rank = 0; rank < ranks; ++rank) attach(rank);
@@ -184,7 +184,7 @@ TEST_F(ReplicationManagerTest, ParityArrivesAtTheRanksOwnPlace) {
   }
 }
 
-TEST_F(ReplicationManagerTest, WhatIsLostIsSaidAgain) {
+TEST_F(ReplicationManagerTest, ResendsLostStates) {
   open();
   for (Rank rank = 0; rank < ranks; ++rank) attach(rank);
   notify(0, word(7));
@@ -197,7 +197,7 @@ TEST_F(ReplicationManagerTest, WhatIsLostIsSaidAgain) {
   EXPECT_TRUE(manager(0).tick_wanted_at());
 }
 
-TEST_F(ReplicationManagerTest, OlderWordsThatComeLateDoNotTakeNewerOnesBack) {
+TEST_F(ReplicationManagerTest, LateOlderStateDoesNotReplaceANewerOne) {
   open();
   for (Rank rank = 0; rank < ranks; ++rank) attach(rank);
   const arena::ReplicationState older = word(7, CheckpointId(this_incarnation, 1)),
@@ -211,7 +211,7 @@ TEST_F(ReplicationManagerTest, OlderWordsThatComeLateDoNotTakeNewerOnesBack) {
   EXPECT_EQ(trainer(1).page().state_of(0), newer);
 }
 
-TEST_F(ReplicationManagerTest, NobodyIsHeardButMembersOfThisIncarnationFromTheirOwnNodes) {
+TEST_F(ReplicationManagerTest, AcceptsStatesOnlyFromMembersOfThisIncarnationOnTheirNodes) {
   open();
   for (Rank rank = 0; rank < ranks; ++rank) attach(rank);
   const core::ReplicationUpdate good{this_incarnation, 0, 1, {}, 1, 2, 3, 4, 5, false};
@@ -237,7 +237,7 @@ TEST_F(ReplicationManagerTest, NobodyIsHeardButMembersOfThisIncarnationFromTheir
   EXPECT_TRUE(is_accepted(10, good));
 }
 
-TEST_F(ReplicationManagerTest, PlacesAreMadeOnceAllHaveSaidHowLargeTheirPiecesAre) {
+TEST_F(ReplicationManagerTest, MakesPlacesOnceAllPieceSizesAreKnown) {
   open();
   live();
   const auto used = nodes_[1]->segments.bytes_used();
@@ -249,7 +249,7 @@ TEST_F(ReplicationManagerTest, PlacesAreMadeOnceAllHaveSaidHowLargeTheirPiecesAr
   EXPECT_EQ(nodes_[1]->segments.bytes_used(), 0u);
 }
 
-TEST_F(ReplicationManagerTest, WhereTheyDoNotFitItIsTheHostsWithASentence) {
+TEST_F(ReplicationManagerTest, FallsBackToHostsWithANoticeIfPlacesDoNotFit) {
   open(200'000);
   for (Rank rank = 0; rank < ranks; ++rank) attach(rank);
   for (Rank rank = 0; rank < ranks; ++rank) notify(rank, word(piece_bytes, CheckpointId(this_incarnation, 1)));
@@ -262,7 +262,7 @@ TEST_F(ReplicationManagerTest, WhereTheyDoNotFitItIsTheHostsWithASentence) {
 }
 
 // Who waits for the rank would wait until a deadline.
-TEST_F(ReplicationManagerTest, WhereTheyDoNotFitOnOneNodeAllMembersAndItsOwnTrainerHearOfIt) {
+TEST_F(ReplicationManagerTest, NotifiesAllMembersIfPlacesDoNotFitOnOneNode) {
   open();
   nodes_[0]->bytes_to_come = 1ull << 60;
   for (Rank rank = 0; rank < ranks; ++rank) attach(rank);
@@ -276,7 +276,7 @@ TEST_F(ReplicationManagerTest, WhereTheyDoNotFitOnOneNodeAllMembersAndItsOwnTrai
 }
 
 // It found out before it met anybody.
-TEST_F(ReplicationManagerTest, NobodyMakesRoomForWhoCannotTakePart) {
+TEST_F(ReplicationManagerTest, MakesNoPlacesIfAMemberCannotTakePart) {
   open();
   for (Rank rank = 0; rank < ranks; ++rank) attach(rank);
   for (const Rank rank : {1u, 2u}) notify(rank, word(piece_bytes));
@@ -287,7 +287,7 @@ TEST_F(ReplicationManagerTest, NobodyMakesRoomForWhoCannotTakePart) {
   for (Rank rank = 0; rank < ranks; ++rank) EXPECT_LT(nodes_[rank]->segments.bytes_used(), piece_bytes) << rank;
 }
 
-TEST_F(ReplicationManagerTest, WhatIsQuietIsSaidSeldom) {
+TEST_F(ReplicationManagerTest, ResendsUnchangedStatesLessAndLessOften) {
   open();
   for (Rank rank = 0; rank < ranks; ++rank) attach(rank);
   notify(0, word(7));
@@ -303,7 +303,7 @@ TEST_F(ReplicationManagerTest, WhatIsQuietIsSaidSeldom) {
   EXPECT_EQ(said_in(20), 2u);
 }
 
-TEST_F(ReplicationManagerTest, RefusedByItsNodeAllHearOfIt) {
+TEST_F(ReplicationManagerTest, NotifiesAllMembersIfANodeRefuses) {
   open();
   for (Rank rank = 0; rank < ranks; ++rank) attach(rank);
   manager(0).refuse(0, "too many open files");
@@ -312,7 +312,7 @@ TEST_F(ReplicationManagerTest, RefusedByItsNodeAllHearOfIt) {
   EXPECT_TRUE(trainer(1).page().state_of(0)->state.has_given_up);
 }
 
-TEST_F(ReplicationManagerTest, WhoComesAfterItHasEndedHearsOfIt) {
+TEST_F(ReplicationManagerTest, NotifiesAMemberThatComesAfterTheEnd) {
   open();
   nodes_[0]->bytes_to_come = 1ull << 60;
   for (Rank rank = 0; rank < ranks; ++rank) attach(rank);
@@ -327,7 +327,7 @@ TEST_F(ReplicationManagerTest, WhoComesAfterItHasEndedHearsOfIt) {
   EXPECT_TRUE(trainer(2).page().state_of(0)->state.has_given_up);
 }
 
-TEST_F(ReplicationManagerTest, NothingIsWaitedForBeforeTheTrainerHasBegunWithAnyCheckpoint) {
+TEST_F(ReplicationManagerTest, WaitsForNoDeliveryBeforeTheTrainerHasBegunACheckpoint) {
   open();
   live(CheckpointId());
   EXPECT_FALSE(manager(0).place_of(piece(1, 1), 11));
@@ -339,7 +339,7 @@ TEST_F(ReplicationManagerTest, NothingIsWaitedForBeforeTheTrainerHasBegunWithAny
 }
 
 // And is tried again, twice as seldom each time, until it comes.
-TEST_F(ReplicationManagerTest, WhatDidNotComeIsNotWaitedForEachTime) {
+TEST_F(ReplicationManagerTest, WaitsLessOftenAfterMissedDeliveries) {
   open();
   live();
   std::int64_t iteration = 0;
@@ -367,7 +367,7 @@ TEST_F(ReplicationManagerTest, WhatDidNotComeIsNotWaitedForEachTime) {
   EXPECT_TRUE(fetch(piece_bytes)) << "all is forgiven";
 }
 
-TEST_F(ReplicationManagerTest, APieceLandsOnlyFromItsMembersNodeInItsIncarnationAndWhereItFits) {
+TEST_F(ReplicationManagerTest, AcceptsAPieceOnlyFromItsMemberInItsIncarnationIfItFits) {
   open();
   live();
   EXPECT_EQ(manager(0).place_of(piece(2, 7), 12)->number, 2u);
@@ -380,7 +380,7 @@ TEST_F(ReplicationManagerTest, APieceLandsOnlyFromItsMembersNodeInItsIncarnation
   EXPECT_FALSE(manager(0).place_of(older, 12));
 }
 
-TEST_F(ReplicationManagerTest, OnceItHasFailedNothingIsWaitedForAndEverybodyIsTold) {
+TEST_F(ReplicationManagerTest, AfterAFailureWaitsForNothingAndNotifiesAllMembers) {
   open();
   live();
   const std::size_t looks = nodes_[0]->looks;
@@ -398,7 +398,7 @@ TEST_F(ReplicationManagerTest, OnceItHasFailedNothingIsWaitedForAndEverybodyIsTo
   EXPECT_TRUE(trainer(1).page().state_of(0)->state.has_given_up);
 }
 
-TEST_F(ReplicationManagerTest, APlaceMayBeOverwrittenWhenItsFetchHasEndedOrNeverComes) {
+TEST_F(ReplicationManagerTest, ReleasesAPlaceWhenItsFetchEndedOrNeverComes) {
   open();
   live();
   manager(0).fetching(piece(1, 4), 11);
@@ -414,7 +414,7 @@ TEST_F(ReplicationManagerTest, APlaceMayBeOverwrittenWhenItsFetchHasEndedOrNever
   EXPECT_TRUE(manager(0).place_of(piece(1, 5), 11));
 }
 
-TEST_F(ReplicationManagerTest, AnAgentThatIsStartedAgainGoesOnWithTheReceiveBufferThatTheTrainerHas) {
+TEST_F(ReplicationManagerTest, RestartedAgentKeepsUsingTheTrainersReceiveBuffer) {
   open();
   live();
   manager(0).fetched(piece(1, 4), 11);
@@ -427,7 +427,7 @@ TEST_F(ReplicationManagerTest, AnAgentThatIsStartedAgainGoesOnWithTheReceiveBuff
   EXPECT_EQ(trainer(0).page().state_of(1), word(piece_bytes, CheckpointId(this_incarnation, 6)));
 }
 
-TEST_F(ReplicationManagerTest, TheNextIncarnationGetsAReceiveBufferOfItsOwn) {
+TEST_F(ReplicationManagerTest, NextIncarnationGetsItsOwnReceiveBuffer) {
   open();
   live();
   start(0, this_incarnation + 1);
@@ -439,7 +439,7 @@ TEST_F(ReplicationManagerTest, TheNextIncarnationGetsAReceiveBufferOfItsOwn) {
   EXPECT_EQ(next.page().own_state(), std::nullopt);
 }
 
-TEST_F(ReplicationManagerTest, WithItsTrainerAReceiveBufferGoesAndTheOthersHearOfIt) {
+TEST_F(ReplicationManagerTest, RemovesTheReceiveBufferOfAGoneTrainerAndNotifiesMembers) {
   open();
   live();
   manager(0).gone(0);
@@ -450,7 +450,7 @@ TEST_F(ReplicationManagerTest, WithItsTrainerAReceiveBufferGoesAndTheOthersHearO
   EXPECT_FALSE(manager(1).status(1).has_begun);
 }
 
-TEST_F(ReplicationManagerTest, WhyThereIsNoGroupIsToldOnce) {
+TEST_F(ReplicationManagerTest, ReportsOnceWhyThereIsNoGroup) {
   open();
   manager(0).notify({0, this_incarnation + 1, {{}, 0, "no other node holds a copy of its shard"}});
   EXPECT_FALSE(manager(0).receive_buffer_fd(0));
@@ -460,7 +460,7 @@ TEST_F(ReplicationManagerTest, WhyThereIsNoGroupIsToldOnce) {
   EXPECT_FALSE(std::filesystem::exists(nodes_[0]->arena.directory() + "/rank-0.receive_buffer"));
 }
 
-TEST_F(ReplicationManagerTest, OfRanksThatAskedForNothingNothingIsSaid) {
+TEST_F(ReplicationManagerTest, ReportsNothingForRanksThatDidNotAsk) {
   open();
   EXPECT_FALSE(manager(0).status(7).is_device);
   EXPECT_EQ(manager(0).status(7).trouble, "");

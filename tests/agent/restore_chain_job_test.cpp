@@ -219,15 +219,15 @@ class RestoreChainJobTest : public ::testing::Test {
   std::int64_t iteration_ = 0;
 };
 
-TEST_F(RestoreChainJobTest, ARestoreGoesOnFromAnotherNodeIfTheOneBeforeEndsWithoutHavingBegun) {
+TEST_F(RestoreChainJobTest, RestoresFromAnotherNodeIfThePreviousOneEndsBeforeSending) {
   expect_restored_after([&] { cluster_.stop("b"); });
 }
 
-TEST_F(RestoreChainJobTest, ARestoreGoesOnFromAnotherNodeIfTheOneBeforeStopsWithoutHavingBegun) {
+TEST_F(RestoreChainJobTest, RestoresFromAnotherNodeIfThePreviousOneHangsBeforeSending) {
   expect_restored_after([&] { hangs_ = true; });
 }
 
-TEST_F(RestoreChainJobTest, ANodeWhoseSourceBreaksOffGoesOnForTheNodesBehindIt) {
+TEST_F(RestoreChainJobTest, NodeContinuesServingTheChainAfterItsSourceBreaks) {
   const net::PeerId kept = id("a");
   gets_parts_ = true;
   EXPECT_THAT(on_all(trainers_, [](Trainer& trainer) { return trainer.restore(); }), Each(CKPT_OK));

@@ -54,7 +54,7 @@ TEST_F(SchedulerTest, HoldsNothingBackWithoutHooks) {
   EXPECT_TRUE(scheduler.status().is_null());
 }
 
-TEST_F(SchedulerTest, LetsNothingGoWhileAnyRankCommunicates) {
+TEST_F(SchedulerTest, SendsNothingWhileAnyRankCommunicates) {
   Scheduler scheduler(options(), directory_.path(), trace_);
   const auto one = page(0), two = page(1);
   scheduler.add(0, one);
@@ -67,7 +67,7 @@ TEST_F(SchedulerTest, LetsNothingGoWhileAnyRankCommunicates) {
   EXPECT_EQ(scheduler.allow(much, 1), 0u) << "one by one from now on";
 }
 
-TEST_F(SchedulerTest, ATrainerThatIsGoneHoldsNothingBack) {
+TEST_F(SchedulerTest, GoneTrainerHoldsNothingBack) {
   Scheduler scheduler(options(), directory_.path(), trace_);
   const auto control = page(0);
   scheduler.add(0, control);
@@ -77,7 +77,7 @@ TEST_F(SchedulerTest, ATrainerThatIsGoneHoldsNothingBack) {
   EXPECT_EQ(scheduler.allow(much, 3), 2u << 20);
 }
 
-TEST_F(SchedulerTest, SendsWhileItLearnsAndNothingWasEverCommitted) {
+TEST_F(SchedulerTest, SendsBeforeTheFirstCommitWhileItLearns) {
   Scheduler scheduler(options(100), directory_.path(), trace_);
   const auto control = page(0);
   scheduler.add(0, control);
@@ -86,7 +86,7 @@ TEST_F(SchedulerTest, SendsWhileItLearnsAndNothingWasEverCommitted) {
   EXPECT_EQ(scheduler.status().at("state"), "learning");
 }
 
-TEST_F(SchedulerTest, AProfileIsKeptForTheRanksNextIncarnation) {
+TEST_F(SchedulerTest, KeepsAProfileForTheRanksNextIncarnation) {
   {
     Scheduler scheduler(options(), directory_.path(), trace_);
     const auto control = page(4);
@@ -104,7 +104,7 @@ TEST_F(SchedulerTest, AProfileIsKeptForTheRanksNextIncarnation) {
   EXPECT_EQ(scheduler.status().at("ranks").at(0).at("spans").size(), 2u);
 }
 
-TEST_F(SchedulerTest, SendsAtOnceWhereItIsToldTo) {
+TEST_F(SchedulerTest, SendsImmediatelyIfConfiguredSo) {
   Scheduler scheduler(options(2, "immediate"), directory_.path(), trace_);
   const auto control = page(0);
   scheduler.add(0, control);
@@ -112,7 +112,7 @@ TEST_F(SchedulerTest, SendsAtOnceWhereItIsToldTo) {
   EXPECT_EQ(scheduler.allow(much, 7), much);
 }
 
-TEST_F(SchedulerTest, LearnsTheLinkFromChunksThatMetNoCommunication) {
+TEST_F(SchedulerTest, LearnsTheLinkFromChunksSentOutsideCommunication) {
   Scheduler scheduler(options(), directory_.path(), trace_);
   const auto control = page(0);
   scheduler.add(0, control);
@@ -132,7 +132,7 @@ TEST_F(SchedulerTest, LearnsTheLinkFromChunksThatMetNoCommunication) {
   EXPECT_EQ(scheduler.status().at("chunks"), 12);
 }
 
-TEST_F(SchedulerTest, TracesWhatItHears) {
+TEST_F(SchedulerTest, TracesMarksAndChunks) {
   Scheduler scheduler(options(), directory_.path(), trace_);
   const auto control = page(0);
   scheduler.add(0, control);
@@ -174,7 +174,7 @@ TEST_F(SchedulerTest, LearnsAndTracesTheBubblesOfARanksDevice) {
   EXPECT_EQ(copy->end_us - copy->begin_us, 190'000);
 }
 
-TEST_F(SchedulerTest, TheTraceForgetsTheOldestFirst) {
+TEST_F(SchedulerTest, TraceDropsItsOldestEventsFirst) {
   for (int i = 0; i < 10'000; ++i) trace_.add({TraceEvent::Kind::commit, i, i, 0, {}, 0, {}, 0});
   const auto events = trace_.events();
   EXPECT_LT(events.size(), 10'000u);

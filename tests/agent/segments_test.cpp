@@ -77,7 +77,7 @@ class SegmentsTest : public ::testing::Test {
   std::unique_ptr<AgentRun> agent_run_;
 };
 
-TEST_F(SegmentsTest, ASegmentIsMadeWhenItIsNeededAndFoundAgain) {
+TEST_F(SegmentsTest, CreatesASegmentOnDemandAndFindsItAgain) {
   restart();
   EXPECT_TRUE(recovered_.slots.empty());
   const SegmentKey local{0, "rank0"}, held{held_rank, "rank1"};
@@ -99,7 +99,7 @@ TEST_F(SegmentsTest, ASegmentIsMadeWhenItIsNeededAndFoundAgain) {
   EXPECT_TRUE(has({0, "rank0", 1}, {1, 4}, mebi));
 }
 
-TEST_F(SegmentsTest, OneThatIsLargeEnoughStaysAsItIs) {
+TEST_F(SegmentsTest, KeepsASegmentThatIsLargeEnough) {
   restart();
   const SegmentKey key{0, "rank0"};
   ensure(key, {mebi, 500});
@@ -108,7 +108,7 @@ TEST_F(SegmentsTest, OneThatIsLargeEnoughStaysAsItIs) {
   EXPECT_EQ(segments().find(key), before);
 }
 
-TEST_F(SegmentsTest, AnOutgrownOneKeepsItsPieces) {
+TEST_F(SegmentsTest, EnlargedSegmentKeepsItsPieces) {
   restart();
   const SegmentKey key{0, "rank0"};
   ensure(key, {mebi, 500});
@@ -126,7 +126,7 @@ TEST_F(SegmentsTest, AnOutgrownOneKeepsItsPieces) {
   EXPECT_TRUE(has({0, "rank0", 0}, {1, 4}, mebi));
 }
 
-TEST_F(SegmentsTest, AFurtherSlotIsAddedInPlaceBesideATransferAndItsReaders) {
+TEST_F(SegmentsTest, AddsASlotInPlaceDuringATransfer) {
   restart();
   const SegmentKey key{0, "rank0"};
   ensure(key, {mebi, 500});
@@ -143,7 +143,7 @@ TEST_F(SegmentsTest, AFurtherSlotIsAddedInPlaceBesideATransferAndItsReaders) {
   EXPECT_TRUE(has({0, "rank0", 3}, {1, 5}, mebi));
 }
 
-TEST_F(SegmentsTest, AFurtherSlotStaysWhenTheStateGrows) {
+TEST_F(SegmentsTest, KeepsAnAddedSlotWhenTheStateGrows) {
   restart();
   const SegmentKey key{0, "rank0"};
   ensure(key, {mebi, 500, 4});
@@ -153,7 +153,7 @@ TEST_F(SegmentsTest, AFurtherSlotStaysWhenTheStateGrows) {
   EXPECT_TRUE(has({0, "rank0", 3}, {1, 5}, mebi));
 }
 
-TEST_F(SegmentsTest, AFurtherSlotThatTheBudgetDoesNotAllowIsRefusedAndTheOthersStay) {
+TEST_F(SegmentsTest, RefusesAnAddedSlotBeyondTheBudgetAndKeepsTheOthers) {
   restart(14 * mebi);
   const SegmentKey key{0, "rank0"};
   ASSERT_EQ(ensure(key, {4 * mebi, 500}), std::nullopt);
@@ -168,7 +168,7 @@ TEST_F(SegmentsTest, AFurtherSlotThatTheBudgetDoesNotAllowIsRefusedAndTheOthersS
   EXPECT_TRUE(has({0, "rank0", 2}, {1, 5}, 4 * mebi));
 }
 
-TEST_F(SegmentsTest, APieceDroppedWhileItsSegmentIsEnlargedStaysDropped) {
+TEST_F(SegmentsTest, PieceDroppedDuringEnlargementStaysDropped) {
   restart();
   const SegmentKey key{0, "rank0"};
   const SlotRef slot{0, "rank0", 1};
@@ -185,7 +185,7 @@ TEST_F(SegmentsTest, APieceDroppedWhileItsSegmentIsEnlargedStaysDropped) {
   EXPECT_EQ(agent_run_->index.find(slot), nullptr);
 }
 
-TEST_F(SegmentsTest, ABusyOneIsEnlargedOnceItsTransferHasEnded) {
+TEST_F(SegmentsTest, EnlargesABusySegmentAfterItsTransfer) {
   restart();
   const SegmentKey key{held_rank, "rank1"};
   ensure(key, {mebi, 500});
@@ -200,7 +200,7 @@ TEST_F(SegmentsTest, ABusyOneIsEnlargedOnceItsTransferHasEnded) {
   EXPECT_TRUE(segments().find(key)->slot(0).fits(2 * mebi, 500));
 }
 
-TEST_F(SegmentsTest, TwoOfOneKindLeftByACrashBecomeTheOlderOne) {
+TEST_F(SegmentsTest, KeepsTheOlderOfTwoSegmentsLeftByACrash) {
   restart();
   ensure({0, "rank0"}, {mebi, 500});
   put({0, "rank0", 0}, {1, 4}, mebi);
@@ -212,7 +212,7 @@ TEST_F(SegmentsTest, TwoOfOneKindLeftByACrashBecomeTheOlderOne) {
   EXPECT_EQ(notices_.size(), 1u);
 }
 
-TEST_F(SegmentsTest, TheBudgetIsKeptAndNamed) {
+TEST_F(SegmentsTest, KeepsToTheBudgetAndNamesIt) {
   restart(20 * mebi);
   EXPECT_EQ(ensure({0, "rank0"}, {4 * mebi, 500}), std::nullopt);  // three slots
   const auto failure = ensure({1, "rank1"}, {4 * mebi, 500});
@@ -224,7 +224,7 @@ TEST_F(SegmentsTest, TheBudgetIsKeptAndNamed) {
   EXPECT_TRUE(ensure({2, "rank2"}, {1, 1}, 6 * mebi)) << "what must be left for others counts";
 }
 
-TEST_F(SegmentsTest, WhatTheFileSystemDoesNotHaveIsRefusedBeforeItIsTouched) {
+TEST_F(SegmentsTest, RefusesMoreThanTheFileSystemHasBeforeCreatingAFile) {
   restart();
   const std::uint64_t too_much = segments().space_left_bytes();
   const auto failure = ensure({0, "rank0"}, {too_much, 500});
@@ -234,7 +234,7 @@ TEST_F(SegmentsTest, WhatTheFileSystemDoesNotHaveIsRefusedBeforeItIsTouched) {
   EXPECT_EQ(segment_files(), 0u);
 }
 
-TEST_F(SegmentsTest, SlotsThatALivingTrainerMayBeWritingAreNeitherWholeNorForgotten) {
+TEST_F(SegmentsTest, KeepsGrantedSlotsOfALivingTrainerUndecidedAfterRestart) {
   restart();
   ensure({0, "rank0"}, {mebi, 500});
   ensure({0, "rank0.private"}, {1000, 500});
@@ -251,7 +251,7 @@ TEST_F(SegmentsTest, SlotsThatALivingTrainerMayBeWritingAreNeitherWholeNorForgot
 }
 
 // Of which checkpoint it was, nobody can tell any more: it may have been the newest that this node has seen.
-TEST_F(SegmentsTest, APieceThatCannotBeReadAfterARestartIsDamageToTheNewestThatWasSeen) {
+TEST_F(SegmentsTest, UnreadablePieceAfterRestartCountsAsDamageToTheNewestSeen) {
   restart();
   const std::string parity = std::string(core::parity_prefix) + "0";
   ASSERT_EQ(ensure({held_rank, parity}, {mebi, 500}), std::nullopt);
@@ -263,7 +263,7 @@ TEST_F(SegmentsTest, APieceThatCannotBeReadAfterARestartIsDamageToTheNewestThatW
   EXPECT_THAT(notices_.front(), HasSubstr("dropped a damaged piece"));
 }
 
-TEST_F(SegmentsTest, OneThatSomebodyCutsOffIsFoundAndMadeAnew) {
+TEST_F(SegmentsTest, FindsATruncatedSegmentAndRecreatesIt) {
   restart();
   ensure({0, "rank0"}, {mebi, 500});
   ensure({1, "rank1"}, {mebi, 500});
@@ -278,7 +278,7 @@ TEST_F(SegmentsTest, OneThatSomebodyCutsOffIsFoundAndMadeAnew) {
   EXPECT_TRUE(segments().take_damaged().empty());
 }
 
-TEST_F(SegmentsTest, OneThatHasLostItsNameIsOfUseAndIsCounted) {
+TEST_F(SegmentsTest, KeepsUsingAndCountsASegmentWhoseFileWasRemoved) {
   restart();
   ensure({0, "rank0"}, {mebi, 500});
   put({0, "rank0", 0}, {1, 4}, mebi);
@@ -292,7 +292,7 @@ TEST_F(SegmentsTest, OneThatHasLostItsNameIsOfUseAndIsCounted) {
   EXPECT_EQ(segment_files(), 1u) << "the successor's file is not this one's to remove";
 }
 
-TEST_F(SegmentsTest, ARemovedOneGivesItsMemoryBack) {
+TEST_F(SegmentsTest, RemovedSegmentFreesItsMemory) {
   restart();
   ensure({held_rank, "rank1"}, {mebi, 500});
   EXPECT_GT(segments().bytes_used(), 2 * mebi);

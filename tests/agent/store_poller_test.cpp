@@ -105,7 +105,7 @@ TEST_F(StorePollerTest, ReportsMissingRecords) {
   EXPECT_TRUE(nodes_.take().empty());
 }
 
-TEST_F(StorePollerTest, ASwapIsAnsweredByTheRecordWhetherItWonOrNot) {
+TEST_F(StorePollerTest, AnswersASwapWithTheRecordWhetherItWonOrNot) {
   start();
   poller_->carry_out(core::SwapLeaderRecord{0, {1, 5, 0}});
   const auto won = next_leader_that([](const auto& read) { return read.revision == 1; });
@@ -181,7 +181,7 @@ TEST_F(StorePollerTest, RemovesAssignmentsOfEarlierIncarnationsOnly) {
   EXPECT_EQ(assignments_.take().assignments, second.assignments);
 }
 
-TEST_F(StorePollerTest, VanishedAssignmentsAreTroubleUnlessALaterIncarnationBegan) {
+TEST_F(StorePollerTest, ReportsVanishedAssignmentsUnlessALaterIncarnationBegan) {
   start();
   const auto first = incarnation_with_assignments(1, 0), second = incarnation_with_assignments(2, 1);
   poller_->carry_out(first);
@@ -209,7 +209,7 @@ TEST_F(StorePollerTest, WritesVanishedAssignmentsAgainIfItKnowsThem) {
   EXPECT_EQ(store_.keys("rank_assignments/").size(), 3u);
 }
 
-TEST_F(StorePollerTest, TroubleWithAssignmentsIsToldUntilThereAreOthers) {
+TEST_F(StorePollerTest, ReportsWrongAssignmentsUntilThereAreOthers) {
   start();
   auto first = incarnation_with_assignments(1, 0);
   first.assignments[7].arena_id ^= 1;  // not those that the name is of
@@ -231,7 +231,7 @@ TEST_F(StorePollerTest, TroubleWithAssignmentsIsToldUntilThereAreOthers) {
   EXPECT_EQ(poller_->trouble(), "");
 }
 
-TEST_F(StorePollerTest, ChangesOfOthersAreSeen) {
+TEST_F(StorePollerTest, SeesChangesByOtherAgents) {
   start();
   leaders_.take();
   ASSERT_TRUE(store_.put_if("leader", to_text(core::LeaderRecord{4, 2, 9}), 0));
@@ -268,7 +268,7 @@ TEST_F(StorePollerTest, ReadOnlyStoreStaysInTroubleUntilAWriteSucceeds) {
 }
 
 // Another agent may lead the job by the time that the store can be written again.
-TEST_F(StorePollerTest, TroubleWithWritingEndsWhenSomebodyElseWrites) {
+TEST_F(StorePollerTest, WriteTroubleEndsWhenAnotherAgentWrites) {
   store_.read_only = true;
   start();
   poller_->carry_out(core::SwapLeaderRecord{0, {1, 5, 0}});
@@ -278,7 +278,7 @@ TEST_F(StorePollerTest, TroubleWithWritingEndsWhenSomebodyElseWrites) {
   EXPECT_TRUE(testing::eventually([&] { return poller_->trouble().empty(); }));
 }
 
-TEST_F(StorePollerTest, RecordsThatVanishedAreTrouble) {
+TEST_F(StorePollerTest, ReportsVanishedRecords) {
   core::IncarnationRecord incarnation_record;
   incarnation_record.incarnation = 3;
   ASSERT_TRUE(store_.put_if("incarnation", to_text(incarnation_record), 0));
@@ -292,14 +292,14 @@ TEST_F(StorePollerTest, RecordsThatVanishedAreTrouble) {
   EXPECT_TRUE(testing::eventually([&] { return poller_->trouble().empty(); }));
 }
 
-TEST_F(StorePollerTest, ARecordThatMakesNoSenseIsAnOutage) {
+TEST_F(StorePollerTest, TreatsAnUnreadableRecordAsAnOutage) {
   ASSERT_TRUE(store_.put_if("leader", "{\"epoch\": 1}", 0));
   start();
   ASSERT_TRUE(store_.put_if("leader", to_text(core::LeaderRecord{4, 2, 9}), 1));
   EXPECT_EQ(next_leader_that([](const auto&) { return true; }).record.heartbeat, 9u) << "the broken one is never told";
 }
 
-TEST_F(StorePollerTest, WhatTheStoreTellsNeedsNoReading) {
+TEST_F(StorePollerTest, UsesWatchEventsWithoutReadingTheStore) {
   store_.tells = true;
   start(3'600'000);
   nodes_.take();
@@ -316,15 +316,15 @@ TEST_F(StorePollerTest, WhatTheStoreTellsNeedsNoReading) {
   store_.broken = false;
   const coord::NodeEntry first{"a", 1, 2, 3, 4, "address"}, second{"b", 5, 6, 7, 8, "address"};
   coord::register_node(store_, first);
-  std::vector<coord::NodeEntry> notified;
-  while (notified.empty()) notified = nodes_.take();  // polls from before had found none
-  EXPECT_EQ(notified, std::vector{first});
+  std::vector<coord::NodeEntry> listed;
+  while (listed.empty()) listed = nodes_.take();  // polls from before had found none
+  EXPECT_EQ(listed, std::vector{first});
   coord::register_node(store_, second);
   EXPECT_EQ(nodes_.take(), std::vector{second}) << "and those that did not change are not told again";
 }
 
 // All agents would list all nodes at once, when a leader dies.
-TEST_F(StorePollerTest, DoesNotListTheNodesAtOnceWhenTheStoreFallsSilent) {
+TEST_F(StorePollerTest, DelaysListingNodesWhenTheWatchFallsSilent) {
   using std::chrono::milliseconds;
   store_.tells = true;
   start(400);  // a watch that is silent for 200 ms is not trusted, and the nodes are listed at least 600 ms later
@@ -344,7 +344,7 @@ TEST_F(StorePollerTest, DoesNotListTheNodesAtOnceWhenTheStoreFallsSilent) {
   EXPECT_GE(Clock::now() - last, milliseconds(600));
 }
 
-TEST_F(StorePollerTest, DoesNotRetryAFailedListingOfTheNodesAtOnce) {
+TEST_F(StorePollerTest, DelaysTheRetryOfAFailedListing) {
   using std::chrono::milliseconds;
   store_.tells = store_.cannot_list = true;
   const auto begin = Clock::now();
@@ -353,7 +353,7 @@ TEST_F(StorePollerTest, DoesNotRetryAFailedListingOfTheNodesAtOnce) {
   EXPECT_LE(store_.lists, 1 + (Clock::now() - begin) / milliseconds(600));
 }
 
-TEST_F(StorePollerTest, AStoreThatFallsSilentIsRead) {
+TEST_F(StorePollerTest, ReadsTheStoreWhenItsWatchFallsSilent) {
   store_.tells = true;
   start(200);
   ASSERT_TRUE(store_.put_if("leader", to_text(core::LeaderRecord{4, 2, 1}), 0));
@@ -366,7 +366,7 @@ TEST_F(StorePollerTest, AStoreThatFallsSilentIsRead) {
   for (std::vector<coord::NodeEntry> nodes; nodes.empty();) nodes = nodes_.take();
 }
 
-TEST_F(StorePollerTest, DamagedRecordIsTroubleUntilRepairedAndHidesNoOther) {
+TEST_F(StorePollerTest, ReportsADamagedRecordUntilRepairedAndReadsTheOthers) {
   const coord::NodeEntry node{"b", 1, 2, 3, 4, "address"};
   coord::register_node(store_, node);
   ASSERT_TRUE(store_.put_if("nodes/damaged", "x", 0));
@@ -422,7 +422,7 @@ class OwnRecords : public StorePollerTest {
   testing::Mailbox<std::string> notices_;
 };
 
-TEST_F(OwnRecords, ThatVanishedAreWrittenAgainAndThatIsTold) {
+TEST_F(OwnRecords, AreRewrittenWithANoticeAfterTheyVanished) {
   write_own();
   start_own();
   wait_for_polls(2);
@@ -435,7 +435,7 @@ TEST_F(OwnRecords, ThatVanishedAreWrittenAgainAndThatIsTold) {
 }
 
 // Before anything else is read.
-TEST_F(OwnRecords, AreWrittenAgainWhenTheStoreReportsThatTheyVanished) {
+TEST_F(OwnRecords, AreRewrittenWhenTheWatchReportsTheirRemoval) {
   write_own();
   store_.tells = store_.cannot_list = true;
   start_own();
@@ -445,7 +445,7 @@ TEST_F(OwnRecords, AreWrittenAgainWhenTheStoreReportsThatTheyVanished) {
   expect_again();
 }
 
-TEST_F(OwnRecords, AreWrittenAgainWhenTheIncarnationRecordVanished) {
+TEST_F(OwnRecords, AreRewrittenWhenTheIncarnationRecordVanished) {
   write_own();
   core::IncarnationRecord incarnation_record;
   incarnation_record.incarnation = 3;
@@ -458,7 +458,7 @@ TEST_F(OwnRecords, AreWrittenAgainWhenTheIncarnationRecordVanished) {
 }
 
 // Where another agent started while they were gone.
-TEST_F(OwnRecords, TheOlderOfTwoAgentsWithOneNumberKeepsIt) {
+TEST_F(OwnRecords, OlderOfTwoAgentsKeepsTheirSharedNumber) {
   for (const std::uint64_t agent_of_b : {200u, 50u}) {
     store_.remove("nodes/b");
     store_.remove("taken/3");
@@ -471,7 +471,7 @@ TEST_F(OwnRecords, TheOlderOfTwoAgentsWithOneNumberKeepsIt) {
   }
 }
 
-TEST_F(OwnRecords, ARivalForTheNodesNameIsToldOnce) {
+TEST_F(OwnRecords, ReportsARivalForTheNodesNameOnce) {
   write_own();
   start_own();
   for (const char* rival : {"m2 (10.0.0.2:1)", "m3 (10.0.0.3:1)"}) {

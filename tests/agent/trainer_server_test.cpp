@@ -120,7 +120,7 @@ class TrainerServerTest : public ::testing::Test {
   std::optional<TrainerServer> server_;
 };
 
-TEST_F(TrainerServerTest, ATrainerIsIntroducedAndServed) {
+TEST_F(TrainerServerTest, AdmitsAndServesATrainer) {
   auto socket = connect();
   EXPECT_EQ(ask(socket, hello()).at("status"), CKPT_OK);
   const auto introduced = requests_.hellos.take();
@@ -139,7 +139,7 @@ TEST_F(TrainerServerTest, ATrainerIsIntroducedAndServed) {
   EXPECT_EQ(request.shortage, "of memory");
 }
 
-TEST_F(TrainerServerTest, AnAnswerMayTakeItsTimeWhileOthersAreServed) {
+TEST_F(TrainerServerTest, ServesOtherTrainersWhileAnAnswerIsPending) {
   auto socket = connect();
   ask(socket, hello());
   socket.send({{"type", "restore"}, {"timeout_ms", 1234}}, {}, Deadline::in_ms(30'000));
@@ -150,7 +150,7 @@ TEST_F(TrainerServerTest, AnAnswerMayTakeItsTimeWhileOthersAreServed) {
   EXPECT_EQ(socket.receive(Deadline::in_ms(30'000)).body.at("message"), "late");
 }
 
-TEST_F(TrainerServerTest, AnAnswerToSomebodyWhoHasLeftIsDropped) {
+TEST_F(TrainerServerTest, DropsAnAnswerToADisconnectedTrainer) {
   Respond respond;
   {
     auto socket = connect();
@@ -166,7 +166,7 @@ TEST_F(TrainerServerTest, AnAnswerToSomebodyWhoHasLeftIsDropped) {
   respond({});  // later than the server itself
 }
 
-TEST_F(TrainerServerTest, AskerThatLeavesBeforeItsAnswerIsDisconnected) {
+TEST_F(TrainerServerTest, TrainerThatHangsUpBeforeItsAnswerIsDisconnected) {
   {
     auto socket = connect();
     ask(socket, hello(7));
@@ -181,7 +181,7 @@ TEST_F(TrainerServerTest, AskerThatLeavesBeforeItsAnswerIsDisconnected) {
   EXPECT_EQ(requests_.exits.take().instance, 7u);
 }
 
-TEST_F(TrainerServerTest, AnEngineIsGoneOnceItSaysGoodbye) {
+TEST_F(TrainerServerTest, EngineIsGoneAfterItsGoodbye) {
   auto socket = connect();
   ask(socket, hello(7));
   EXPECT_EQ(ask(socket, {{"type", "bye"}}).at("status"), CKPT_OK);
@@ -194,7 +194,7 @@ TEST_F(TrainerServerTest, AnEngineIsGoneOnceItSaysGoodbye) {
   EXPECT_EQ(requests_.exits.take().instance, 8u);
 }
 
-TEST_F(TrainerServerTest, AGoodbyeIsHeardOfAnEngineThatHangsUpAtOnce) {
+TEST_F(TrainerServerTest, ReadsAGoodbyeBeforeAnImmediateHangUp) {
   testing::Mailbox<bool> busy, go_on;
   requests_.on_health = [&] {
     busy.put(true);
@@ -245,7 +245,7 @@ TEST_F(TrainerServerTest, DisconnectedEngineGivesWayToAnotherOfItsProcessOnlyOnc
   EXPECT_EQ(requests_.exits.take().instance, 7u);
 }
 
-TEST_F(TrainerServerTest, ASecondTrainerOfALivingRankIsRefused) {
+TEST_F(TrainerServerTest, RefusesASecondTrainerOfALivingRank) {
   auto first = connect(), second = connect();
   ask(first, hello(7));
   const auto answer = ask(second, hello(8));
@@ -265,11 +265,11 @@ TEST_F(TrainerServerTest, MakesARemovedSocketAgainAndKeepsConnections) {
   EXPECT_EQ(ask(socket, {{"type", "status"}}).at("agent"), 1);
 }
 
-TEST_F(TrainerServerTest, WhoGoesOnMustBeWhoItWas) {
-  auto unauthenticated_peer = connect();
+TEST_F(TrainerServerTest, OnlyTheSameEngineMayContinueItsIncarnation) {
+  auto unknown = connect();
   json again = hello(9);
   again["incarnation"] = 2;
-  EXPECT_EQ(ask(unauthenticated_peer, again).at("status"), CKPT_ERR_SUPERSEDED);
+  EXPECT_EQ(ask(unknown, again).at("status"), CKPT_ERR_SUPERSEDED);
   auto socket = connect();
   ask(socket, hello(7));
   auto back = connect();
@@ -277,7 +277,7 @@ TEST_F(TrainerServerTest, WhoGoesOnMustBeWhoItWas) {
   EXPECT_EQ(ask(back, again).at("status"), CKPT_OK);
 }
 
-TEST_F(TrainerServerTest, WrongRequestsAreAnsweredWithASentence) {
+TEST_F(TrainerServerTest, AnswersWrongRequestsWithAMessage) {
   std::vector<std::pair<json, std::string>> wrong = {
       {{{"type", "restore"}, {"timeout_ms", 1}}, "instead of \"hello\""},
       {{{"type", 5}}, "type"},
@@ -331,7 +331,7 @@ TEST_F(TrainerServerTest, MutatedRequestsNeverEndIt) {
   expect_alive();
 }
 
-TEST_F(TrainerServerTest, BytesThatAreNoFramesEndTheConnectionAlone) {
+TEST_F(TrainerServerTest, BytesThatAreNoFrameEndOnlyTheirConnection) {
   std::mt19937_64 random(5);
   for (int round = 0; round < 100; ++round) {
     auto socket = connect();
@@ -343,7 +343,7 @@ TEST_F(TrainerServerTest, BytesThatAreNoFramesEndTheConnectionAlone) {
   expect_alive();
 }
 
-TEST_F(TrainerServerTest, ManyConnectionsThatSayNothingAreBorne) {
+TEST_F(TrainerServerTest, ServesTrainersBesideManySilentConnections) {
   std::vector<FrameSocket> idle;
   for (int i = 0; i < 200; ++i) idle.push_back(connect());
   expect_alive();

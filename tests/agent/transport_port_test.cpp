@@ -22,7 +22,7 @@ class Sink : public net::Sink {
   std::vector<net::FetchEnd> ends;
 };
 
-TEST(TransportPort, PassesOnUntilItIsClosedAndEndsEverythingAfterwards) {
+TEST(TransportPort, PassesCallsUntilClosedAndFailsLaterOnes) {
   test::FakeTransport transport;
   std::vector<net::PeerId> asked;
   transport.on_fetch = [&](net::PeerId from, const auto&...) { asked.push_back(from); };
@@ -35,7 +35,7 @@ TEST(TransportPort, PassesOnUntilItIsClosedAndEndsEverythingAfterwards) {
   EXPECT_THAT(sink->ends, ElementsAre(net::FetchEnd::peer_failed));
 }
 
-TEST(TransportPort, IsClosedAlsoAfterACallThatThrew) {
+TEST(TransportPort, ClosesAfterACallThatThrew) {
   test::FakeTransport transport;
   transport.on_fetch = [](const auto&...) { throw std::runtime_error("it failed"); };
   TransportPort port(transport);
@@ -43,7 +43,7 @@ TEST(TransportPort, IsClosedAlsoAfterACallThatThrew) {
   port.close();
 }
 
-TEST(TransportPort, IsClosedWhenTheLastOneHasLeft) {
+TEST(TransportPort, CloseWaitsForTheLastCall) {
   test::FakeTransport transport;
   std::promise<void> inside, go_on;
   std::mutex mutex;
@@ -70,7 +70,7 @@ TEST(TransportPort, IsClosedWhenTheLastOneHasLeft) {
   EXPECT_THAT(seen, ElementsAre("left", "closed"));
 }
 
-TEST(TransportPort, MayBePassedAgainFromInside) {
+TEST(TransportPort, AllowsNestedCalls) {
   test::FakeTransport transport;
   int depth = 0;
   TransportPort port(transport);

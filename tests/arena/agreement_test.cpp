@@ -138,7 +138,7 @@ class World {
   std::map<std::uint64_t, std::pair<std::vector<std::uint64_t>, std::uint64_t>> terms_;  // by checkpoint
 };
 
-TEST(Agreement, NoStepIsIssuedThatSomebodyNeverIssuesAndNobodyStaysBehind) {
+TEST(Agreement, AllMembersIssueTheSameStepsAndNoneFallsBehind) {
   std::uint64_t exchanged = 0;
   for (std::uint64_t seed = 0; seed < 3000; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -156,7 +156,7 @@ TEST(Agreement, NoStepIsIssuedThatSomebodyNeverIssuesAndNobodyStaysBehind) {
   EXPECT_GT(exchanged, 3000u);
 }
 
-TEST(Agreement, NothingIsExchangedBeforeAllHaveTheCheckpoint) {
+TEST(Agreement, NothingIsExchangedBeforeAllMembersOfferTheCheckpoint) {
   Agreement one(3, 0);
   one.offer(7, 100, 16);
   one.promise(7, 4);
@@ -170,7 +170,7 @@ TEST(Agreement, NothingIsExchangedBeforeAllHaveTheCheckpoint) {
   EXPECT_EQ(one.allowed(), 2u);
 }
 
-TEST(Agreement, ChunksAreTheLeastThatAnyMemberWantsForAllMembersAlike) {
+TEST(Agreement, AllMembersUseTheSmallestChunkThatAnyWants) {
   Agreement one(2, 0), other(2, 1);
   one.offer(7, 100, 16);
   other.offer(7, 50, 8);
@@ -185,7 +185,7 @@ TEST(Agreement, ChunksAreTheLeastThatAnyMemberWantsForAllMembersAlike) {
   EXPECT_EQ(one.terms()->chunk_bytes, 8u) << "that of the next checkpoint counts once that is exchanged";
 }
 
-TEST(Agreement, APromiseIsKeptBeforeItGoesOn) {
+TEST(Agreement, KeepsItsPromiseBeforeTheNextCheckpoint) {
   Agreement one(2, 0);
   one.offer(7, 100, 16);
   one.promise(7, 2);
@@ -201,7 +201,7 @@ TEST(Agreement, APromiseIsKeptBeforeItGoesOn) {
 }
 
 // The other one has seen the end of it, and this one has yet to.
-TEST(Agreement, WhatIsOnItsWayEndsBeforeItGoesOn) {
+TEST(Agreement, FinishesAllowedStepsBeforeTheNextCheckpoint) {
   Agreement one(2, 0);
   one.offer(7, 100, 16);
   one.promise(7, 5);
@@ -214,7 +214,7 @@ TEST(Agreement, WhatIsOnItsWayEndsBeforeItGoesOn) {
   EXPECT_EQ(one.own().checkpoint, 8u);
 }
 
-TEST(Agreement, WhatIsSaidLateOfAnotherCheckpointIsIgnored) {
+TEST(Agreement, IgnoresLateCallsForAnotherCheckpoint) {
   Agreement one(2, 0);
   one.offer(7, 100, 16);
   one.promise(7, 3);
@@ -231,7 +231,7 @@ TEST(Agreement, WhatIsSaidLateOfAnotherCheckpointIsIgnored) {
   EXPECT_EQ(one.own().checkpoint, 8u) << "nothing of it was issued";
 }
 
-TEST(Agreement, OfSeveralOffersTheNewestIsNext) {
+TEST(Agreement, ContinuesWithTheNewestOfSeveralOffers) {
   Agreement one(2, 0);
   one.offer(7, 100, 16);
   one.promise(7, 2);
@@ -241,7 +241,7 @@ TEST(Agreement, OfSeveralOffersTheNewestIsNext) {
   EXPECT_EQ(one.own().checkpoint, 9u);
 }
 
-TEST(Agreement, WhatIsOlderThanWhatWasHeardIsIgnored) {
+TEST(Agreement, IgnoresStatesOlderThanTheLastReceived) {
   Agreement one(2, 0);
   one.offer(8, 100, 16);
   one.promise(8, 5);
@@ -253,7 +253,7 @@ TEST(Agreement, WhatIsOlderThanWhatWasHeardIsIgnored) {
   EXPECT_EQ(one.allowed(), 3u);
 }
 
-TEST(Agreement, WhoGivesUpEndsItForAll) {
+TEST(Agreement, OneMemberThatGivesUpEndsTheExchangeForAll) {
   Agreement one(2, 0), other(2, 1);
   one.offer(8, 100, 16);
   one.promise(8, 5);
@@ -270,7 +270,7 @@ TEST(Agreement, WhoGivesUpEndsItForAll) {
   EXPECT_TRUE(other.own().has_given_up);
 }
 
-TEST(Agreement, StrangersAndOnesOwnEchoAreIgnored) {
+TEST(Agreement, IgnoresUnknownMembersAndItsOwnState) {
   Agreement one(2, 0);
   one.offer(8, 100, 16);
   one.receive(0, {9, 1, 16, 1, true});

@@ -1,4 +1,4 @@
-// The offsets that docs/arena.md gives.
+// The offsets that docs/formats.md gives.
 
 #include "arena/arena_format.hpp"
 

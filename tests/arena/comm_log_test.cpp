@@ -43,7 +43,7 @@ class CommLogTest : public testing::Test {
   CommReader reader_{*words_};
 };
 
-TEST_F(CommLogTest, WhatIsWrittenIsReadOnceAndInOrder) {
+TEST_F(CommLogTest, ReadsEachEventOnceAndInOrder) {
   writer_.begin(3, at_us(10));
   writer_.begin(7, at_us(20));
   EXPECT_TRUE(writer_.end(3, at_us(30)));
@@ -56,7 +56,7 @@ TEST_F(CommLogTest, WhatIsWrittenIsReadOnceAndInOrder) {
   EXPECT_EQ(appended, (Events{{1, CommKind::iteration, 0}, {40, CommKind::end, 7}, {50, CommKind::iteration, 0}}));
 }
 
-TEST_F(CommLogTest, TheLastIterationThatWasOfferedIsKnown) {
+TEST_F(CommLogTest, KnowsTheLastOfferedIteration) {
   EXPECT_EQ(reader_.offered(), -1);
   writer_.offered(0);
   EXPECT_EQ(reader_.offered(), 0);
@@ -64,7 +64,7 @@ TEST_F(CommLogTest, TheLastIterationThatWasOfferedIsKnown) {
   EXPECT_EQ(reader_.offered(), 41);
 }
 
-TEST_F(CommLogTest, APauseHasANameUntilTheLastOneHasEnded) {
+TEST_F(CommLogTest, PauseKeepsItsNameUntilTheLastOneEnds) {
   EXPECT_EQ(reader_.paused(), std::nullopt);
   EXPECT_FALSE(writer_.resume());
   writer_.pause("eval");
@@ -78,7 +78,7 @@ TEST_F(CommLogTest, APauseHasANameUntilTheLastOneHasEnded) {
   EXPECT_FALSE(writer_.resume());
 }
 
-TEST_F(CommLogTest, ANameThatIsTooLongOrUnprintableReadsAsSomethingThatIsNot) {
+TEST_F(CommLogTest, ReadsLongOrUnprintableNamesAsBoundedPrintableText) {
   writer_.pause(std::string(40, 'x'));
   EXPECT_EQ(reader_.paused(), std::string(32, 'x'));
   writer_.pause("a\n\x80");
@@ -86,7 +86,7 @@ TEST_F(CommLogTest, ANameThatIsTooLongOrUnprintableReadsAsSomethingThatIsNot) {
 }
 
 // Whoever dies between two stores leaves the earlier pause, or none, or the whole new one.
-TEST_F(CommLogTest, APauseCountsOnceItsNameIsThere) {
+TEST_F(CommLogTest, PauseCountsOnceItsNameIsWritten) {
   CommWords before{}, after{};
   CommWriter(after).pause("an evaluation of training");
   CommReader reader(before);
@@ -98,7 +98,7 @@ TEST_F(CommLogTest, APauseCountsOnceItsNameIsThere) {
   EXPECT_EQ(reader.paused(), "an evaluation of training");
 }
 
-TEST_F(CommLogTest, TheWordsAreThoseOfTheDocumentation) {
+TEST_F(CommLogTest, WordsMatchTheDocumentedLayout) {
   writer_.begin(5, at_us(0x123456789abc));
   writer_.end(5, at_us(0x123456789abd));
   writer_.iteration(at_us(0x123456789abe));
@@ -112,7 +112,7 @@ TEST_F(CommLogTest, TheWordsAreThoseOfTheDocumentation) {
   EXPECT_EQ(words_->events[2], 0x020c'0000'0000'0fffu);
 }
 
-TEST_F(CommLogTest, TimesAreThoseOfTheMonotonicClock) {
+TEST_F(CommLogTest, TimesComeFromTheMonotonicClock) {
   timespec time{};
   ASSERT_EQ(::clock_gettime(CLOCK_MONOTONIC, &time), 0);
   const std::int64_t before_us = time.tv_sec * 1'000'000 + time.tv_nsec / 1000;
@@ -123,7 +123,7 @@ TEST_F(CommLogTest, TimesAreThoseOfTheMonotonicClock) {
   EXPECT_LE(result.events.at(0).at_us, time.tv_sec * 1'000'000 + time.tv_nsec / 1000);
 }
 
-TEST_F(CommLogTest, AStreamIsBusyFromItsFirstBeginToItsLastEnd) {
+TEST_F(CommLogTest, ChannelIsBusyFromItsFirstBeginToItsLastEnd) {
   EXPECT_FALSE(reader_.is_busy());
   writer_.begin(0, at_us(1));
   EXPECT_TRUE(reader_.is_busy());
@@ -134,7 +134,7 @@ TEST_F(CommLogTest, AStreamIsBusyFromItsFirstBeginToItsLastEnd) {
   EXPECT_FALSE(reader_.is_busy());
 }
 
-TEST_F(CommLogTest, OneBusyStreamIsEnough) {
+TEST_F(CommLogTest, OneBusyChannelMakesTheTrainerBusy) {
   for (std::uint32_t channel = 0; channel < comm_channels_max; ++channel) {
     writer_.begin(channel, at_us(1));
     EXPECT_TRUE(reader_.is_busy()) << channel;
@@ -145,7 +145,7 @@ TEST_F(CommLogTest, OneBusyStreamIsEnough) {
   }
 }
 
-TEST_F(CommLogTest, AnEndWithoutABeginWritesNothing) {
+TEST_F(CommLogTest, EndWithoutABeginWritesNothing) {
   EXPECT_FALSE(writer_.end(2, at_us(1)));
   writer_.begin(2, at_us(2));
   EXPECT_FALSE(writer_.end(1, at_us(3)));
@@ -170,7 +170,7 @@ TEST_F(CommLogTest, CountersMayWrapAround) {
   EXPECT_FALSE(reader_.is_busy());
 }
 
-TEST_F(CommLogTest, EveryBeginChangesTheTotalAndNothingElseDoes) {
+TEST_F(CommLogTest, OnlyBeginsChangeTheTotal) {
   std::uint64_t total = reader_.begun_total();
   for (std::uint32_t channel = 0; channel < comm_channels_max; ++channel) {
     writer_.begin(channel, at_us(1));
@@ -182,7 +182,7 @@ TEST_F(CommLogTest, EveryBeginChangesTheTotalAndNothingElseDoes) {
   }
 }
 
-TEST_F(CommLogTest, APlaceOfTheGpuIsBusyWhileItsNumbersDifferInWhateverOrderTheyCome) {
+TEST_F(CommLogTest, GpuPlaceIsBusyWhileItsBegunAndEndedNumbersDiffer) {
   for (const std::uint32_t place : {0u, 5u, comm_gpu_max - 1}) {
     const std::uint64_t total = reader_.begun_total();
     words_->on_gpu[place].begun = 7 * comm_gpu_max + place;
@@ -197,13 +197,13 @@ TEST_F(CommLogTest, APlaceOfTheGpuIsBusyWhileItsNumbersDifferInWhateverOrderThey
   }
 }
 
-TEST_F(CommLogTest, WhatHappenedOnTheGpuIsAnEventAndNoGate) {
+TEST_F(CommLogTest, GpuEventsAreLoggedWithoutMakingTheTrainerBusy) {
   writer_.happened(CommKind::begin, 3, at_us(5));
   EXPECT_FALSE(reader_.is_busy());
   EXPECT_EQ(read(), (Read{true, {{5, CommKind::begin, 3}}}));
 }
 
-TEST_F(CommLogTest, AReaderBeginsWithWhatIsWrittenFromThenOn) {
+TEST_F(CommLogTest, NewReaderSkipsEarlierEvents) {
   iterations(0, 5);
   CommReader later(*words_);
   EXPECT_EQ(read(later), (Read{true, {}}));
@@ -211,7 +211,7 @@ TEST_F(CommLogTest, AReaderBeginsWithWhatIsWrittenFromThenOn) {
   EXPECT_EQ(read(later), (Read{true, iteration_events(5, 2)}));
 }
 
-TEST_F(CommLogTest, ARingThatGoesRoundLosesNothingToAReaderThatKeepsUp) {
+TEST_F(CommLogTest, FastReaderLosesNoEventWhenTheRingWraps) {
   constexpr int total = 300 * comm_events_max;  // laps are counted modulo 256
   constexpr int step = comm_events_max - 7;
   Events all;
@@ -224,7 +224,7 @@ TEST_F(CommLogTest, ARingThatGoesRoundLosesNothingToAReaderThatKeepsUp) {
   }
 }
 
-TEST_F(CommLogTest, BubblesAndUpdatesSayNothingAboutTheNetwork) {
+TEST_F(CommLogTest, BubblesAndUpdatesDoNotMakeTheNetworkBusy) {
   writer_.bubble_begin(at_us(10));
   writer_.bubble_end(at_us(20));
   writer_.update(at_us(30));
@@ -242,7 +242,7 @@ TEST_F(CommLogTest, BubblesAndUpdatesSayNothingAboutTheNetwork) {
   EXPECT_EQ(device_mark_of({40, CommKind::iteration, 0}, at_us(30))->at_s, 30e-6) << "not later than now";
 }
 
-TEST_F(CommLogTest, AWholeRingIsReadAndOneMoreEventIsALossThatIsTold) {
+TEST_F(CommLogTest, ReadsAFullRingAndReportsLossBeyondIt) {
   iterations(0, comm_events_max);
   EXPECT_EQ(read(), (Read{true, iteration_events(0, comm_events_max)}));
   iterations(0, comm_events_max + 1);
@@ -252,7 +252,7 @@ TEST_F(CommLogTest, AWholeRingIsReadAndOneMoreEventIsALossThatIsTold) {
   EXPECT_EQ(read(), (Read{true, iteration_events(9, 3)}));
 }
 
-TEST_F(CommLogTest, AnOverrunDuringAReadIsToldToo) {
+TEST_F(CommLogTest, ReportsAnOverrunDuringARead) {
   iterations(0, 3);
   // The writer has counted no further yet, and is a lap ahead in the ring.
   words_->events[1] = words_->events[1] + (std::uint64_t{1} << 56);
@@ -261,7 +261,7 @@ TEST_F(CommLogTest, AnOverrunDuringAReadIsToldToo) {
   EXPECT_EQ(read(), (Read{true, iteration_events(9, 1)}));
 }
 
-TEST_F(CommLogTest, AnEventThatIsCountedButNotStoredIsWaitedFor) {
+TEST_F(CommLogTest, WaitsForAnEventThatIsCountedButNotStored) {
   for (const std::uint64_t lap_before : {0, 1, 255, 256, 1000}) {
     const auto words = std::make_unique<CommWords>();
     CommWriter writer(*words);
@@ -277,7 +277,7 @@ TEST_F(CommLogTest, AnEventThatIsCountedButNotStoredIsWaitedFor) {
   }
 }
 
-TEST_F(CommLogTest, NonsenseIsALossAndReadingGoesOn) {
+TEST_F(CommLogTest, TreatsInvalidEventsAsALossAndContinues) {
   for (const std::uint64_t nonsense : {std::uint64_t{1} << 63, ~std::uint64_t{0}, std::uint64_t{comm_events_max + 1}}) {
     words_->written += nonsense;
     EXPECT_EQ(read(), (Read{false, {}}));
@@ -297,7 +297,7 @@ TEST_F(CommLogTest, NonsenseIsALossAndReadingGoesOn) {
   EXPECT_EQ(read(), (Read{true, {{0, CommKind::begin, comm_channels_max - 1}}}));
 }
 
-TEST_F(CommLogTest, NoContentsLeadAReaderAstray) {
+TEST_F(CommLogTest, SurvivesArbitraryContents) {
   std::mt19937_64 random(7);  // NOLINT: the same every time
   for (int round = 0; round < 300; ++round) {
     for (Word64& event : words_->events) event = random();
@@ -314,7 +314,7 @@ TEST_F(CommLogTest, NoContentsLeadAReaderAstray) {
 }
 
 // Each thread with a stream of its own and one that all share.
-TEST_F(CommLogTest, ThreadsLoseNothingToEachOther) {
+TEST_F(CommLogTest, ConcurrentWritersLoseNoEvents) {
   constexpr std::uint32_t threads = 4;
   constexpr int rounds = 30'000;
   std::atomic<std::uint32_t> running = threads;
@@ -355,7 +355,7 @@ TEST_F(CommLogTest, ThreadsLoseNothingToEachOther) {
   EXPECT_FALSE(reader_.is_busy());
 }
 
-TEST_F(CommLogTest, ThreadsOnOneStreamCountEachBeginAndEachEnd) {
+TEST_F(CommLogTest, ThreadsOnOneChannelCountEachBeginAndEnd) {
   constexpr int threads = 2, calls = 1'000'000;
   const auto on_all_threads = [&](auto call) {
     std::latch together(threads);
@@ -375,7 +375,7 @@ TEST_F(CommLogTest, ThreadsOnOneStreamCountEachBeginAndEachEnd) {
   EXPECT_EQ(words_->written, std::uint64_t{2} * threads * calls);
 }
 
-TEST_F(CommLogTest, ThreadsThatFitTheRingAreReadToTheLastEvent) {
+TEST_F(CommLogTest, ReadsAllEventsOfThreadsThatFitTheRing) {
   constexpr int threads = 4, rounds = comm_events_max / threads / 2;
   {
     std::vector<std::jthread> writers;

@@ -55,7 +55,7 @@ TEST(Exchange, GoesChunkByChunkInBothDirections) {
   EXPECT_THAT(plan.step(0, 3), IsEmpty());
 }
 
-TEST(Exchange, OneThatIsAloneSendsToItself) {
+TEST(Exchange, SingleMemberSendsToItself) {
   auto request = pair();
   request.lengths_bytes = {50};
   const ExchangePlan plan(request);
@@ -64,7 +64,7 @@ TEST(Exchange, OneThatIsAloneSendsToItself) {
               ElementsAre(ExchangeTransfer{true, 0, 40, 10, 0}, ExchangeTransfer{false, 0, 40, 10, 1}));
 }
 
-TEST(Exchange, EverySendMeetsAReceiveOfTheSameStep) {
+TEST(Exchange, EverySendHasAReceiveInTheSameStep) {
   for_any(300, [](const ExchangeRequest&, const ExchangePlan& plan) {
     for (std::uint64_t number = 0; number < plan.steps(); ++number)
       for (std::uint32_t a = 0; a < plan.members(); ++a)
@@ -82,7 +82,7 @@ TEST(Exchange, EverySendMeetsAReceiveOfTheSameStep) {
 }
 
 // So a step that ends on one member was issued by all.
-TEST(Exchange, InEveryStepSomethingGoesFromEveryMemberToEveryOther) {
+TEST(Exchange, EveryMemberSendsToEveryOtherInEachStep) {
   for_any(300, [](const ExchangeRequest&, const ExchangePlan& plan) {
     for (std::uint64_t number = 0; number < plan.steps(); ++number)
       for (std::uint32_t member = 0; member < plan.members(); ++member) {
@@ -96,7 +96,7 @@ TEST(Exchange, InEveryStepSomethingGoesFromEveryMemberToEveryOther) {
   });
 }
 
-TEST(Exchange, EveryByteGoesOnceAndInOrderToEveryOtherMember) {
+TEST(Exchange, SendsEveryByteOnceAndInOrderToEveryOtherMember) {
   for_any(300, [](const ExchangeRequest& request, const ExchangePlan& plan) {
     for (std::uint32_t member = 0; member < plan.members(); ++member) {
       std::map<std::uint32_t, std::uint64_t> sent_bytes;  // by receiver
@@ -114,7 +114,7 @@ TEST(Exchange, EveryByteGoesOnceAndInOrderToEveryOtherMember) {
   });
 }
 
-TEST(Exchange, WhatIsUnderWayFitsIntoTheReservedMemory) {
+TEST(Exchange, StepsInFlightFitTheReservedMemory) {
   for_any(300, [](const ExchangeRequest& request, const ExchangePlan& plan) {
     EXPECT_LE(plan.chunk_bytes() * plan.places() * plan.buffers(), request.reserved_bytes);
     EXPECT_EQ(plan.chunk_bytes() % request.grain_bytes, 0u);
@@ -150,7 +150,7 @@ ExchangeRequest parity_request(std::mt19937_64& random) {
 }
 
 // Each byte of parity is made once, from exactly the bytes that the layout names, and each of these was sent before.
-TEST(Exchange, WithParityEachMemberGetsWhatItsParityIsMadeFrom) {
+TEST(Exchange, ParityExchangeGivesEachMemberItsParitysInputs) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     std::mt19937_64 random(seed);
     const ExchangeRequest request = parity_request(random);
@@ -200,7 +200,7 @@ TEST(Exchange, WithParityEachMemberGetsWhatItsParityIsMadeFrom) {
   }
 }
 
-TEST(Exchange, WithParityBothSidesOfATransferAgree) {
+TEST(Exchange, BothSidesOfAParityTransferAgree) {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     std::mt19937_64 random(seed);
     const ExchangePlan plan(parity_request(random));
@@ -219,13 +219,13 @@ TEST(Exchange, WithParityBothSidesOfATransferAgree) {
   }
 }
 
-TEST(Exchange, NothingToSendIsNoStep) {
+TEST(Exchange, EmptyPiecesNeedNoSteps) {
   auto request = pair();
   request.lengths_bytes = {0, 0};
   EXPECT_EQ(ExchangePlan(request).steps(), 0u);
 }
 
-TEST(Exchange, RefusesWhatCannotBe) {
+TEST(Exchange, RefusesInvalidRequests) {
   const auto refused = [](auto change) {
     return [change] {
       auto request = pair();

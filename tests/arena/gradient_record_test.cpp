@@ -46,7 +46,7 @@ bool is_refused(const GradientRecord& record) {
   }
 }
 
-TEST(GradientRecord, SaysAfterItsWayWhatItSaidBefore) {
+TEST(GradientRecord, SurvivesEncodingAndDecoding) {
   const GradientRecord record = sample();
   const GradientRecord read = decode_record(with_data(record));
   EXPECT_EQ(read.base, record.base);
@@ -57,7 +57,7 @@ TEST(GradientRecord, SaysAfterItsWayWhatItSaidBefore) {
   EXPECT_EQ(encode(read), encode(record));
 }
 
-TEST(GradientRecord, HasStepsOfAllOptimizers) {
+TEST(GradientRecord, HoldsStepsOfAllOptimizers) {
   GradientRecord record = sample();
   record.steps.push_back(kernels::sgd_step({.momentum = 0.9, .dampening = 0.1, .nesterov = true}, false, {}));
   record.steps.push_back(GradientRecord::CountedStep{{.learning_rate = 0.3, .beta1 = 0.8, .maximize = true}});
@@ -67,7 +67,7 @@ TEST(GradientRecord, HasStepsOfAllOptimizers) {
   EXPECT_EQ(decode_record(with_data(record)).steps, record.steps);
 }
 
-TEST(GradientRecord, CoversOnlyTheTensorsThatTheStepHas) {
+TEST(GradientRecord, CoversOnlyTensorsOfTheStep) {
   const auto is_refused_with = [](const GradientRecord::Step& step, auto change) {
     GradientRecord record = sample();
     record.steps = {step};
@@ -154,7 +154,7 @@ class RecordInSlot : public testing::Test {
   Segment segment_;
 };
 
-TEST_F(RecordInSlot, IsFoundWithThePieceAndGoneWithIt) {
+TEST_F(RecordInSlot, IsFoundWithItsPieceAndDroppedWithIt) {
   write({1, 1}, 100'000);
   const auto record = segment_.slot(0).record();
   ASSERT_TRUE(record);
@@ -166,7 +166,7 @@ TEST_F(RecordInSlot, IsFoundWithThePieceAndGoneWithIt) {
   EXPECT_FALSE(segment_.slot(0).record());
 }
 
-TEST_F(RecordInSlot, IsNotFoundIfADigestOrThePieceIsAnother) {
+TEST_F(RecordInSlot, IsNotFoundIfADigestOrThePieceDiffers) {
   write({1, 1}, 100'000);
   auto slot = segment_.writable_slot(0);
   auto* const digests = slot.record_place(length, 100'000)->digests;
@@ -178,7 +178,7 @@ TEST_F(RecordInSlot, IsNotFoundIfADigestOrThePieceIsAnother) {
   EXPECT_FALSE(slot.record());
 }
 
-TEST_F(RecordInSlot, HasNoPlaceThatTheSlotDoesNotHave) {
+TEST_F(RecordInSlot, IsRefusedIfItExceedsTheSlot) {
   auto slot = segment_.writable_slot(0);
   EXPECT_TRUE(slot.record_place(length, record_bytes_max(length)));
   EXPECT_FALSE(slot.record_place(length, 2 * length));

@@ -35,9 +35,9 @@ HealthNews some_news() {
   return news;
 }
 
-TEST_F(HealthPageTest, NothingIsHeardBeforeAnythingWasTold) { EXPECT_FALSE(page.read()); }
+TEST_F(HealthPageTest, ReadsNothingBeforeTheFirstPublish) { EXPECT_FALSE(page.read()); }
 
-TEST_F(HealthPageTest, WhatIsToldIsHeard) {
+TEST_F(HealthPageTest, ReadsWhatWasPublished) {
   page.publish(some_news());
   const auto read = page.read();
   ASSERT_TRUE(read);
@@ -57,13 +57,13 @@ TEST_F(HealthPageTest, WhatIsToldIsHeard) {
   EXPECT_EQ(read->suspicion, "who is to blame");
 }
 
-TEST_F(HealthPageTest, HeartbeatsCount) {
+TEST_F(HealthPageTest, CountsHeartbeats) {
   const std::uint64_t before = page.heartbeats();
   page.heartbeat();
   EXPECT_EQ(page.heartbeats(), before + 1);
 }
 
-TEST_F(HealthPageTest, TextsOfAnyLengthFit) {
+TEST_F(HealthPageTest, CutsTextsToFit) {
   HealthNews news = some_news();
   for (std::string* text : {&news.reason, &news.node, &news.text, &news.advice}) *text = std::string(100'000, 'x');
   page.publish(news);
@@ -73,7 +73,7 @@ TEST_F(HealthPageTest, TextsOfAnyLengthFit) {
   EXPECT_LT(read->text.size(), 1000u);
 }
 
-TEST_F(HealthPageTest, WhateverIsInTheWordsIsWithinBounds) {
+TEST_F(HealthPageTest, ReadsArbitraryWordsWithinBounds) {
   std::memset(static_cast<void*>(words.get()), 0xff, sizeof *words);
   words->sequence.store(2);
   const auto read = page.read();
@@ -83,7 +83,7 @@ TEST_F(HealthPageTest, WhateverIsInTheWordsIsWithinBounds) {
   EXPECT_LE(read->reason.size(), sizeof words->words);
 }
 
-TEST_F(HealthPageTest, WhatAWriterLeftHalfWrittenIsNotHeard) {
+TEST_F(HealthPageTest, IgnoresAHalfWrittenUpdate) {
   page.publish(some_news());
   words->sequence.fetch_add(1);
   EXPECT_FALSE(page.read());

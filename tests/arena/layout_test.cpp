@@ -31,7 +31,7 @@ std::string refusal(const std::string& text) {
   return "accepted";
 }
 
-TEST(Layout, TensorsLieInFallingElementSizeThenByNameWithoutHoles) {
+TEST(Layout, PacksTensorsByElementSizeThenNameWithoutGaps) {
   const Layout layout = pack({tensor("z", CKPT_U8, {3}), tensor("b", CKPT_F32, {2, 2}), tensor("c", CKPT_BF16, {1}),
                               tensor("a", CKPT_F32, {}), tensor("d", CKPT_I64, {0, 7}), tensor("e", CKPT_C64, {1})});
   EXPECT_THAT(names(layout), testing::ElementsAre("d", "e", "a", "b", "c", "z"));
@@ -52,7 +52,7 @@ TEST(Layout, TheTextIsTheHeaderOfASafetensorsFile) {
   EXPECT_EQ(layout_text(pack({})), "{}");
 }
 
-TEST(Layout, ParsingGivesBackWhatWasWritten) {
+TEST(Layout, ParsesItsOwnText) {
   std::vector<LayoutEntry> tensors;
   for (std::size_t dtype = 0; dtype < dtypes.size(); ++dtype)
     tensors.push_back(tensor(std::string("t") + std::to_string(dtype), static_cast<ckpt_dtype>(dtype), {3, 1, 2}));
@@ -82,7 +82,7 @@ TEST(Layout, MalformedTextsAreRefused) {
     EXPECT_THAT(refusal(text), HasSubstr("not exactly what ckptengine writes")) << text;
 }
 
-TEST(Layout, NamesAreUtf8AndNotReserved) {
+TEST(Layout, AcceptsOnlyUtf8NamesThatAreNotReserved) {
   EXPECT_TRUE(is_tensor_name("größe.0"));
   EXPECT_FALSE(is_tensor_name(""));
   EXPECT_FALSE(is_tensor_name("\xff"));

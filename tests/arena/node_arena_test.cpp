@@ -68,7 +68,7 @@ TEST(NodeArena, RemembersAcrossAgentsAndNeverBackwards) {
   EXPECT_EQ(inspect_arena(temp.path())->job, "job");
 }
 
-TEST(NodeArena, OneThatSomebodyRemovedIsMadeAgainWithAllItRemembers) {
+TEST(NodeArena, RecreatesARemovedArenaWithItsMemory) {
   TemporaryDirectory directory{test::in_memory};
   const std::string path = directory / "node";
   NodeArena arena(path, "job", "a");
@@ -98,7 +98,7 @@ bool is_claimed(NodeArena& removed) {
   }
 }
 
-TEST(NodeArena, OneThatAnotherAgentHasMadeMeanwhileIsItsOwn) {
+TEST(NodeArena, LeavesAnArenaThatAnotherAgentCreated) {
   TemporaryDirectory directory{test::in_memory};
   const std::string path = directory / "node";
   NodeArena removed(path, "job", "a");
@@ -164,7 +164,7 @@ TEST(NodeArena, NoFlippedBitChangesWhatANodeRemembers) {
 }
 
 // An agent that dies between the two copies leaves both whole, and one of them older.
-TEST(NodeArena, OfTwoWholeCopiesTheNewerOneCounts) {
+TEST(NodeArena, UsesTheNewerOfTwoValidCopies) {
   const TemporaryDirectory temp{test::in_memory};
   { NodeArena(temp.path(), "job", "node").remember({CheckpointId(2, 7), CheckpointId(2, 9), 5, {}}); }
   const std::string older = bytes_of(temp / "node");
@@ -178,7 +178,7 @@ TEST(NodeArena, OfTwoWholeCopiesTheNewerOneCounts) {
   EXPECT_EQ(arena.damage(), "");
 }
 
-TEST(NodeArena, WhatIsDamagedTwiceIsUnknownAndSaidSoOnce) {
+TEST(NodeArena, ReportsOnceThatBothCopiesAreDamaged) {
   const TemporaryDirectory temp{test::in_memory};
   std::uint64_t id = 0;
   {
@@ -200,7 +200,7 @@ TEST(NodeArena, WhatIsDamagedTwiceIsUnknownAndSaidSoOnce) {
   EXPECT_EQ(NodeArena(temp.path(), "job", "node").damage(), "");
 }
 
-TEST(NodeArena, KeepsWhatTheFormatBeforeRemembered) {
+TEST(NodeArena, KeepsMemoryOfThePreviousFormat) {
   const TemporaryDirectory temp{test::in_memory};
   std::uint64_t id = 0;
   {
@@ -226,7 +226,7 @@ TEST(NodeArena, KeepsWhatTheFormatBeforeRemembered) {
   }
 }
 
-TEST(NodeArena, TwoArenasAreToldApart) {
+TEST(NodeArena, GivesEachArenaItsOwnId) {
   const TemporaryDirectory one{test::in_memory};
   const TemporaryDirectory two{test::in_memory};
   EXPECT_NE(NodeArena(one.path(), "job", "node").arena_id(), NodeArena(two.path(), "job", "node").arena_id());
@@ -272,7 +272,7 @@ TEST(NodeArena, SpaceLeftIsNoMoreThanTheFileSystemHas) {
   EXPECT_LE(left, std::filesystem::space(temp.path()).available);
 }
 
-TEST(Control, WordsOfEachSideReachTheOther) {
+TEST(Control, EachSideReadsTheOthersValues) {
   const TemporaryDirectory temp{test::in_memory};
   Control agent = Control::create(temp.path(), 5);
   Control trainer = Control::attach(UniqueFd(::dup(agent.fd())), 5);
@@ -303,7 +303,7 @@ TEST(Control, WordsOfEachSideReachTheOther) {
   EXPECT_EQ(agent.used_grant(), 9u);
 }
 
-TEST(Control, AGrantNamesASpareSlotAndTheTrainerSaysWhichOneItHasUsed) {
+TEST(Control, GrantNamesASpareSlotAndTheTrainerReportsTheUsedOne) {
   const Grant grant{7, {1, 2, 3, 15}, 15};
   EXPECT_EQ(Grant::from_word(grant.word()).spare, 15);
   EXPECT_EQ(Grant::from_word(grant.word()).slots, grant.slots);
@@ -318,7 +318,7 @@ TEST(Control, AGrantNamesASpareSlotAndTheTrainerSaysWhichOneItHasUsed) {
   EXPECT_FALSE(control.used_spare());
 }
 
-TEST(Control, ANewIncarnationCutsTheOldTrainerOff) {
+TEST(Control, NewIncarnationFencesTheOldTrainer) {
   const TemporaryDirectory temp{test::in_memory};
   Control first = Control::create(temp.path(), 5);
   first.grant({9, {2, 1}});
@@ -376,7 +376,7 @@ TEST(Control, PagesOfAnotherFormatOrLengthAreRefused) {
   EXPECT_FALSE(attaches(resized_to(control_file_bytes + page_bytes)));
 }
 
-TEST(Control, CommunicationIsSeenThroughTheFileAndOutlivesBothSides) {
+TEST(Control, CommunicationLogIsSharedThroughTheFileAndOutlivesBothSides) {
   const TemporaryDirectory temp{test::in_memory};
   {
     Control agent = Control::create(temp.path(), 5);

@@ -29,7 +29,7 @@ class ReceiveBufferTest : public testing::Test {
   ReceiveBuffer agents_ = ReceiveBuffer::create(directory_.path(), 3, {7, 1, 3});
 };
 
-TEST_F(ReceiveBufferTest, TheTrainerWritesWhatTheAgentReads) {
+TEST_F(ReceiveBufferTest, AgentReadsWhatTheTrainerWrites) {
   ReceiveBuffer trainers = attach(agents_);
   ASSERT_EQ(trainers.group().members, 3u);
   const CheckpointId checkpoint(2, 9);
@@ -45,7 +45,7 @@ TEST_F(ReceiveBufferTest, TheTrainerWritesWhatTheAgentReads) {
   EXPECT_TRUE(agents_.bytes(1).empty());
 }
 
-TEST_F(ReceiveBufferTest, OfACheckpointThatIsNotThereNothingHasArrived) {
+TEST_F(ReceiveBufferTest, ReportsNoBytesForAnotherCheckpoint) {
   EXPECT_EQ(agents_.received(0, CheckpointId(1, 1)), 0u);
   agents_.begin(0, CheckpointId(1, 1));
   agents_.received(0, 77);
@@ -54,14 +54,14 @@ TEST_F(ReceiveBufferTest, OfACheckpointThatIsNotThereNothingHasArrived) {
   EXPECT_EQ(agents_.received(0, CheckpointId(1, 2)), 0u);
 }
 
-TEST_F(ReceiveBufferTest, MoreThanThereIsRoomForIsNotBelieved) {
+TEST_F(ReceiveBufferTest, LimitsReceivedBytesToThePlacesSize) {
   ReceiveBuffer trainers = attach(agents_);
   trainers.begin(2, CheckpointId(1, 1));
   trainers.received(2, UINT64_MAX);
   EXPECT_EQ(agents_.received(2, CheckpointId(1, 1)), 5000u);
 }
 
-TEST_F(ReceiveBufferTest, ANewOneLeavesTheOldOnesMappings) {
+TEST_F(ReceiveBufferTest, NewBufferLeavesOldMappingsValid) {
   ReceiveBuffer trainers = attach(agents_);
   const ReceiveBuffer next = ReceiveBuffer::create(directory_.path(), 3, {8, 1, 3});
   trainers.begin(0, CheckpointId(1, 1));
@@ -69,7 +69,7 @@ TEST_F(ReceiveBufferTest, ANewOneLeavesTheOldOnesMappings) {
   EXPECT_EQ(next.received(0, CheckpointId(1, 1)), 0u);
 }
 
-TEST_F(ReceiveBufferTest, PlacesAreMadeWhenTheirSizesAreKnownAndFoundByWhoeverHasTheFile) {
+TEST_F(ReceiveBufferTest, HoldersOfTheFileFindPlacesMadeLater) {
   ReceiveBuffer agents = ReceiveBuffer::create(directory_.path(), 4, {7, 0, 2});
   ReceiveBuffer trainers = ReceiveBuffer::attach(duplicate(agents));
   EXPECT_FALSE(trainers.find_places());
@@ -112,13 +112,13 @@ TEST_F(ReceiveBufferTest, AMalformedFileIsRefused) {
   EXPECT_THROW(ReceiveBuffer::attach(duplicate(agents_)), Failure);
 }
 
-TEST_F(ReceiveBufferTest, OneThatDoesNotGetItsNameLeavesNothing) {
+TEST_F(ReceiveBufferTest, FailedCreateLeavesNoFile) {
   std::filesystem::create_directories(directory_.path() + "/rank-4.receive_buffer/in-the-way");
   EXPECT_THROW(ReceiveBuffer::create(directory_.path(), 4, {1, 0, 2}), Failure);
   EXPECT_FALSE(std::filesystem::exists(directory_.path() + "/rank-4.receive_buffer.new"));
 }
 
-TEST_F(ReceiveBufferTest, WhatDoesNotFitIsRefusedAndLeavesNothing) {
+TEST_F(ReceiveBufferTest, RefusesPlacesThatDoNotFitAndLeavesNothing) {
   ReceiveBuffer receive_buffer = ReceiveBuffer::create(directory_.path(), 4, {1, 0, 2});
   EXPECT_THROW(receive_buffer.make_places({0, std::uint64_t{1} << 50}), Failure);
   EXPECT_FALSE(receive_buffer.find_places());

@@ -36,14 +36,14 @@ class ReplicationPageTest : public testing::Test {
   ReplicationPage agents_ = agents_file_.page(), trainers_ = trainers_file_.page();
 };
 
-TEST_F(ReplicationPageTest, NothingIsThereBeforeAnythingWasTold) {
+TEST_F(ReplicationPageTest, IsEmptyBeforeTheFirstPublish) {
   EXPECT_EQ(agents_.own_state(), std::nullopt);
   EXPECT_EQ(agents_.failure(), std::nullopt);
   EXPECT_EQ(trainers_.state_of(2), std::nullopt);
   EXPECT_EQ(trainers_.taken(2), CheckpointId());
 }
 
-TEST_F(ReplicationPageTest, EachSideReadsWhatTheOtherToldLast) {
+TEST_F(ReplicationPageTest, EachSideReadsTheOthersLastState) {
   for (const std::uint64_t number : {4u, 5u}) {
     trainers_.publish(word_of(number));
     EXPECT_EQ(agents_.own_state(), word_of(number));
@@ -54,20 +54,20 @@ TEST_F(ReplicationPageTest, EachSideReadsWhatTheOtherToldLast) {
   EXPECT_EQ(agents_.own_state(), ReplicationState());
 }
 
-TEST_F(ReplicationPageTest, WhatWasTakenNeverFalls) {
+TEST_F(ReplicationPageTest, TakenCheckpointNeverDecreases) {
   agents_.taken(2, CheckpointId(7, 5));
   agents_.taken(2, CheckpointId(7, 4));
   EXPECT_EQ(trainers_.taken(2), CheckpointId(7, 5));
   EXPECT_EQ(trainers_.taken(0), CheckpointId());
 }
 
-TEST_F(ReplicationPageTest, TheFirstFailureIsTold) {
+TEST_F(ReplicationPageTest, KeepsTheFirstFailure) {
   trainers_.fail("NCCL has hung");
   trainers_.fail("and so has the rest");
   EXPECT_EQ(agents_.failure(), "NCCL has hung");
 }
 
-TEST_F(ReplicationPageTest, AFailuresSentenceIsBoundedAndPrintable) {
+TEST_F(ReplicationPageTest, FailureTextIsBoundedAndPrintable) {
   trainers_.fail("a\nb\x1b" + std::string(1000, 'c'));
   const auto failure = agents_.failure();
   ASSERT_TRUE(failure);
@@ -75,7 +75,7 @@ TEST_F(ReplicationPageTest, AFailuresSentenceIsBoundedAndPrintable) {
   EXPECT_EQ(failure->size(), sizeof(ReplicationWords::failure) - 1);
 }
 
-TEST_F(ReplicationPageTest, WhatAWriterLeftHalfWrittenIsNotReadAndTheNextOneGoesOn) {
+TEST_F(ReplicationPageTest, IgnoresAHalfWrittenStateUntilTheNextOne) {
   trainers_.publish(word_of(8));
   put(offsetof(ReplicationWords, own), 3);  // as one that died at its second word
   put(offsetof(ReplicationWords, own) + offsetof(ReplicationWords::ReplicationSlot, words) + 16, 99);
@@ -86,7 +86,7 @@ TEST_F(ReplicationPageTest, WhatAWriterLeftHalfWrittenIsNotReadAndTheNextOneGoes
   EXPECT_EQ(agents_.own_state(), word_of(10));
 }
 
-TEST_F(ReplicationPageTest, WhoeverReadsWhileItIsWrittenReadsAllOfOneWord) {
+TEST_F(ReplicationPageTest, ConcurrentReaderSeesOnlyCompleteStates) {
   constexpr std::uint64_t last = 20'000;
   const std::jthread trainer([&] {
     for (std::uint64_t number = 1; number <= last; ++number) trainers_.publish(word_of(number));
@@ -101,7 +101,7 @@ TEST_F(ReplicationPageTest, WhoeverReadsWhileItIsWrittenReadsAllOfOneWord) {
   }
 }
 
-TEST_F(ReplicationPageTest, ARestartedAgentFindsTheLivingIncarnationsFileWithAllThatWasTold) {
+TEST_F(ReplicationPageTest, RestartedAgentFindsTheFileWithAllPublishedStates) {
   trainers_.publish(word_of(4));
   agents_.taken(0, CheckpointId(7, 2));
   const ReceiveBuffer next = ReceiveBuffer::attach(directory_.path(), 3);
@@ -113,7 +113,7 @@ TEST_F(ReplicationPageTest, ARestartedAgentFindsTheLivingIncarnationsFileWithAll
   EXPECT_EQ(trainers_.state_of(2), word_of(5));
 }
 
-TEST_F(ReplicationPageTest, AMemberThatIsNoneIsRefused) {
+TEST_F(ReplicationPageTest, RefusesAnInvalidMember) {
   EXPECT_THROW(ReceiveBuffer::create(directory_.path(), 4, {7, 3, 3}), Failure);
   const std::uint32_t member = 3;
   ASSERT_EQ(::pwrite(agents_file_.fd(), &member, sizeof(member), offsetof(ReceiveBufferHeader, member)), 4);

@@ -44,7 +44,7 @@ class SegmentTest : public testing::Test {
   Segment segment_ = Segment::create(path_, small_spec(), 2);
 };
 
-TEST_F(SegmentTest, AttachingSeesWhatWasMade) {
+TEST_F(SegmentTest, AttachedSegmentMatchesTheCreatedOne) {
   const Segment attached = Segment::attach(path_, Access::read);
   EXPECT_EQ(attached.spec().kind, SegmentKind::local);
   EXPECT_EQ(attached.spec().rank, 3u);
@@ -55,7 +55,7 @@ TEST_F(SegmentTest, AttachingSeesWhatWasMade) {
   for (std::uint32_t i = 0; i < 3; ++i) EXPECT_FALSE(attached.slot(i).read());
 }
 
-TEST_F(SegmentTest, ASealedPieceIsFoundWithItsManifest) {
+TEST_F(SegmentTest, FindsASealedPieceWithItsManifest) {
   const CheckpointId checkpoint(2, 17);
   store_piece(segment_.writable_slot(1), "rank3", checkpoint, 150'001);
   const Segment attached = Segment::attach(path_, Access::read);
@@ -67,7 +67,7 @@ TEST_F(SegmentTest, ASealedPieceIsFoundWithItsManifest) {
   EXPECT_FALSE(attached.slot(2).read());
 }
 
-TEST_F(SegmentTest, TakesMemoryForASlotOnlyOnceItHasIt) {
+TEST_F(SegmentTest, CountsASlotOnlyOnceItsMemoryIsReserved) {
   EXPECT_EQ(memory_bytes(path_), segment_.size_bytes());
   const std::uint64_t before = segment_.size_bytes();
   store_piece(segment_.writable_slot(2), "rank3", CheckpointId(2, 17), 150'001);
@@ -80,7 +80,7 @@ TEST_F(SegmentTest, TakesMemoryForASlotOnlyOnceItHasIt) {
   EXPECT_EQ(Segment::attach(path_, Access::read).slots(), 4u);
 }
 
-TEST_F(SegmentTest, WhoHasMappedItNoticesAFurtherSlotAndWritesThere) {
+TEST_F(SegmentTest, AttachedTrainerUsesASlotAddedLater) {
   Segment trainer = Segment::attach(path_, Access::write);
   EXPECT_FALSE(trainer.notice_growth());
   segment_.grow(4, 1);
@@ -90,7 +90,7 @@ TEST_F(SegmentTest, WhoHasMappedItNoticesAFurtherSlotAndWritesThere) {
   EXPECT_TRUE(segment_.slot(3).read());
 }
 
-TEST_F(SegmentTest, MemoryOfASlotThatWasNeverCountedIsGivenBack) {
+TEST_F(SegmentTest, FreesMemoryOfASlotThatWasNeverCounted) {
   const std::uint64_t before = memory_bytes(path_);
   store_piece(segment_.writable_slot(2), "rank3", CheckpointId(2, 17), 150'001);
   segment_.grow(4, 1);
@@ -103,7 +103,7 @@ TEST_F(SegmentTest, MemoryOfASlotThatWasNeverCountedIsGivenBack) {
   EXPECT_TRUE(next.slot(2).read());
 }
 
-TEST_F(SegmentTest, AnImpossibleNumberOfSlotsIsBelievedByNobody) {
+TEST_F(SegmentTest, RejectsAnImpossibleNumberOfSlots) {
   Segment trainer = Segment::attach(path_, Access::write);
   auto* header = reinterpret_cast<SegmentHeader*>(segment_.mapping().data());
   header->slots_reserved = 5;
@@ -115,7 +115,7 @@ TEST_F(SegmentTest, AnImpossibleNumberOfSlotsIsBelievedByNobody) {
   EXPECT_EQ(trainer.slots(), 4u);
 }
 
-TEST_F(SegmentTest, ASegmentOfTheFormatBeforeHasAllItsSlots) {
+TEST_F(SegmentTest, ReadsAllSlotsOfThePreviousFormat) {
   segment_.grow(4, 1);
   store_piece(segment_.writable_slot(3), "rank3", CheckpointId(2, 17), 150'001);
   auto* header = reinterpret_cast<SegmentHeader*>(segment_.mapping().data());
@@ -124,7 +124,7 @@ TEST_F(SegmentTest, ASegmentOfTheFormatBeforeHasAllItsSlots) {
   EXPECT_TRUE(Segment::attach(path_, Access::read).slot(3).read());
 }
 
-TEST_F(SegmentTest, EmptyPiecesAndPiecesOfWholeCapacityFit) {
+TEST_F(SegmentTest, FitsEmptyPiecesAndPiecesOfFullCapacity) {
   store_piece(segment_.writable_slot(0), "rank3", CheckpointId(1, 0), 0);
   EXPECT_EQ(segment_.slot(0).read()->length_bytes, 0u);
   const std::uint64_t most = segment_.spec().data_capacity_bytes;
@@ -139,7 +139,7 @@ TEST_F(SegmentTest, ASlotBeingWrittenIsEmpty) {
   EXPECT_FALSE(segment_.slot(0).checkpoint());
 }
 
-TEST_F(SegmentTest, ADroppedPieceIsNotFoundAgainButTheNextOneIs) {
+TEST_F(SegmentTest, FindsTheNextPieceButNotTheDroppedOne) {
   store_piece(segment_.writable_slot(0), "rank3", CheckpointId(1, 5), 1000);
   segment_.writable_slot(0).drop(CheckpointId(1, 5));
   EXPECT_FALSE(Segment::attach(path_, Access::read).slot(0).read());
@@ -147,7 +147,7 @@ TEST_F(SegmentTest, ADroppedPieceIsNotFoundAgainButTheNextOneIs) {
   EXPECT_EQ(Segment::attach(path_, Access::read).slot(0).checkpoint(), CheckpointId(1, 8));
 }
 
-TEST_F(SegmentTest, FieldsThatDoNotFitTheSlotAreNotBelieved) {
+TEST_F(SegmentTest, RejectsSealedFieldsThatExceedTheSlot) {
   const std::uint64_t too_long = segment_.spec().data_capacity_bytes + 1;
   for (const SealedFields& fields : {SealedFields{CheckpointId(1, 1).word(), too_long, 0, 2, layout_hash("{}"), 1},
                                      SealedFields{CheckpointId(1, 1).word(), UINT64_MAX, 0, 2, layout_hash("{}"), 1},
@@ -182,13 +182,13 @@ SealedFields fields_of(const Manifest& manifest) {
           manifest.layout.size(),     manifest.layout_hash,  manifest.world_size};
 }
 
-TEST_F(SegmentTest, ASlotBeyondTheEndOfItsSegmentIsNotHandedOut) {
+TEST_F(SegmentTest, RefusesASlotBeyondTheSegmentsEnd) {
   EXPECT_EQ(defect([&] { segment_.slot(2); }), "");
   EXPECT_THAT(defect([&] { segment_.slot(3); }), HasSubstr("beyond the end of its segment"));
   EXPECT_THAT(defect([&] { segment_.writable_slot(3); }), HasSubstr("beyond the end of its segment"));
 }
 
-TEST_F(SegmentTest, AWholePieceIsNotOverwrittenByASealWithoutABeginning) {
+TEST_F(SegmentTest, RefusesToSealOverAPieceThatWasNotDropped) {
   store_piece(segment_.writable_slot(0), "rank3", CheckpointId(1, 5), 1000);
   const Manifest next = piece_manifest("rank3", CheckpointId(1, 6), 1000);
   EXPECT_THAT(defect([&] { segment_.writable_slot(0).seal(next); }), HasSubstr("without being emptied first"));
@@ -197,7 +197,7 @@ TEST_F(SegmentTest, AWholePieceIsNotOverwrittenByASealWithoutABeginning) {
   EXPECT_EQ(segment_.slot(0).checkpoint(), CheckpointId(1, 5));
 }
 
-TEST_F(SegmentTest, ASlotIsSealedOnceForEachTimeItWasEmptied) {
+TEST_F(SegmentTest, RefusesToSealASlotTwice) {
   const Manifest manifest = piece_manifest("rank3", CheckpointId(1, 6), 0);
   WritableSlot slot = segment_.writable_slot(0);
   slot.begin();
@@ -217,7 +217,7 @@ TEST_F(SegmentTest, APieceThatIsLargerThanItsSlotIsNotSealed) {
   EXPECT_FALSE(segment_.slot(0).read());
 }
 
-TEST_F(SegmentTest, ALayoutThatDoesNotFitIsNotWrittenIntoTheDataBehindIt) {
+TEST_F(SegmentTest, RefusesALayoutThatDoesNotFitAndKeepsTheData) {
   WritableSlot slot = segment_.writable_slot(0);
   slot.begin();
   slot.data()[0] = std::byte{7};
@@ -294,7 +294,7 @@ TEST_F(SegmentTest, RandomFilesNeverCrashTheReader) {
   }
 }
 
-TEST(SegmentCreate, MoreThanTheFileSystemHasFailsAtOnceAndLeavesNothing) {
+TEST(SegmentCreate, FailsImmediatelyBeyondFreeSpaceAndLeavesNoFile) {
   const TemporaryDirectory directory{test::in_memory};
   SegmentSpec spec = small_spec();
   spec.data_capacity_bytes = std::uint64_t{1} << 46;

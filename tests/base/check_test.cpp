@@ -5,7 +5,7 @@
 namespace ckpt {
 namespace {
 
-TEST(Check, ABrokenInvariantIsAFailureThatSaysWhatIsBroken) {
+TEST(Check, BrokenInvariantThrowsAFailureThatNamesIt) {
   EXPECT_NO_THROW(check(true, "water is dry"));
   try {
     check(false, "water is dry");

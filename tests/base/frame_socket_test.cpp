@@ -84,7 +84,7 @@ TEST(FrameSocket, FramesLargerThanTheSocketsBufferPassThroughAPollLoop) {
   EXPECT_EQ(frame->body.at("text"), text);
 }
 
-TEST(FrameSocket, AClosedEndIsToldApartFromSilence) {
+TEST(FrameSocket, DistinguishesAClosedPeerFromASilentOne) {
   auto pair = socket_pair();
   FrameSocket &left = pair.left, &right = pair.right;
   EXPECT_EQ(status_of([&] { right.receive(Deadline::in_ms(1)); }), CKPT_ERR_TIMEOUT);
@@ -97,7 +97,7 @@ TEST(FrameSocket, AClosedEndIsToldApartFromSilence) {
   EXPECT_EQ(status_of([&] { right.send({{"n", 1}}, {}, soon()); }), CKPT_ERR_NO_AGENT);
 }
 
-TEST(FrameSocket, AnEndThatDoesNotReadMeetsTheDeadline) {
+TEST(FrameSocket, SendFailsAtItsDeadlineIfThePeerDoesNotRead) {
   auto pair = socket_pair();
   FrameSocket& left = pair.left;
   const json large = {{"text", std::string(8 << 20, 'x')}};
@@ -172,7 +172,7 @@ TEST_F(FrameListenerTest, LeavesTheSocketOfItsSuccessor) {
   EXPECT_EQ(status_of([&] { FrameSocket::connect(path()); }), CKPT_OK);
 }
 
-TEST_F(FrameListenerTest, NobodyThereIsNoAgent) {
+TEST_F(FrameListenerTest, ReportsNoAgentIfNothingListens) {
   EXPECT_EQ(status_of([&] { FrameSocket::connect(path()); }), CKPT_ERR_NO_AGENT);
   EXPECT_EQ(status_of([&] { FrameSocket::connect("/does/not/exist/agent.sock"); }), CKPT_ERR_NO_AGENT);
 }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t late_ms = 50'000;
 
-TEST(LeavableThread, HasEndedWithAllThatItsBodyOwns) {
+TEST(LeavableThread, JoinDestroysWhatItsBodyOwns) {
   const auto owned = std::make_shared<int>(0);
   LeavableThread thread("ckpt-test", [owned] { ++*owned; });
   EXPECT_TRUE(thread.join(Deadline::in_ms(late_ms)));
@@ -19,7 +19,7 @@ TEST(LeavableThread, HasEndedWithAllThatItsBodyOwns) {
   EXPECT_TRUE(thread.join(Deadline::in_ms(0)));  // and again
 }
 
-TEST(LeavableThread, HangingThreadIsLeftAloneAfterTheDeadline) {
+TEST(LeavableThread, JoinLeavesAHangingThreadAfterTheDeadline) {
   struct Shared {
     std::binary_semaphore may_end{0}, has_ended{0};
   };

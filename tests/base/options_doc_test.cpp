@@ -10,7 +10,7 @@
 namespace ckpt {
 namespace {
 
-TEST(OptionsDocument, ListsTheTableAsItIs) {
+TEST(OptionsDocument, MatchesTheTableOfOptions) {
   std::stringstream text;
   text << std::ifstream(OPTIONS_DOCUMENT).rdbuf();
   EXPECT_NE(text.str().find(options_help()), std::string::npos) << "put this into " << OPTIONS_DOCUMENT << ":\n"

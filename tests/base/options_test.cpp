@@ -74,7 +74,7 @@ TEST(Options, TheFirstSourceThatNamesAKeyWins) {
   EXPECT_EQ(options.lease_ms, 700);
 }
 
-TEST(Options, RecomputeIsAWayToMakeCopies) {
+TEST(Options, RecomputeProtectionMakesCopies) {
   const auto protected_by = [](const char* text) {
     return parse_options(Reader::agent, with(minimal, {{"protection", text}}), nullptr);
   };
@@ -111,11 +111,11 @@ TEST(Options, UnknownVariablesAreWarningsAndNotErrors) {
   EXPECT_EQ(parse_options(Reader::engine, minimal, environment).copies, 2u);
 }
 
-TEST(Options, VariablesOfOtherProgramsThatBeginWithCkptDoNoHarm) {
+TEST(Options, IgnoresVariablesOfOtherProgramsThatBeginWithCkpt) {
   EXPECT_THAT(warnings({"CKPT_DIR=/ckpts", "CKPT_PATH=/ckpts/last", "CKPT_", "CKPT=1", "CKPT_EVERY=5"}), IsEmpty());
 }
 
-TEST(Options, FormerVariablesAreNotReadAndAreToldInOneSentence) {
+TEST(Options, WarnsOfFormerVariablesOnceAndIgnoresThem) {
   const char* environment[] = {"CKPT_JOB=other", "CKPT_COPIES=none", nullptr};
   const Options options = parse_options(Reader::engine, minimal, environment);
   EXPECT_EQ(options.job, "demo");
@@ -126,7 +126,7 @@ TEST(Options, FormerVariablesAreNotReadAndAreToldInOneSentence) {
               HasSubstr("CKPT_RANK is set, but it is not read any more"));
 }
 
-TEST(Options, TheMemberHooksVariablesAreNoOptions) {
+TEST(Options, DoesNotTakeTheMemberHooksVariablesForOptions) {
   EXPECT_THAT(warnings({"CKPTENGINE_MEMBER_JOB=j", "CKPTENGINE_MEMBER_CHANGE=lost", "CKPTENGINE_MEMBER_NODE=n",
                         "CKPTENGINE_MEMBER_REASON=silent"}),
               IsEmpty());
@@ -150,7 +150,7 @@ TEST(Options, RefusesMalformedValuesEvenIfAnotherSourceWins) {
   EXPECT_THAT(refusal(with(minimal, {{"job", "again"}})), HasSubstr("given twice"));
 }
 
-TEST(Options, TimesThatContradictEachOtherAreRefused) {
+TEST(Options, RefusesContradictoryTimes) {
   EXPECT_THAT(refusal(with(minimal, {{"heartbeat_ms", "700"}})),
               HasSubstr("node_timeout_ms is 2000, but must be at least three times heartbeat_ms, which is 700"));
   EXPECT_NO_THROW(parse_options(Reader::engine, with(minimal, {{"heartbeat_ms", "666"}}), nullptr));
@@ -158,7 +158,7 @@ TEST(Options, TimesThatContradictEachOtherAreRefused) {
     EXPECT_THAT(refusal(with(minimal, {{"lease_ms", lease_ms}})), HasSubstr("option \"lease_ms\"")) << lease_ms;
 }
 
-TEST(Options, AFlagInAConfigFileMayBeOneOfJson) {
+TEST(Options, AcceptsJsonBooleansForFlagsInAConfigFile) {
   const ConfigFile file(R"({"job": "demo", "standby": true})");
   EXPECT_TRUE(parse_options(Reader::agent, {{"config", file.path()}}, nullptr).standby);
 }
@@ -181,7 +181,7 @@ TEST(Options, BadConfigFilesAreRefused) {
   EXPECT_THAT(refusal(with(minimal, {{"config", chained.path()}})), HasSubstr("cannot name another"));
 }
 
-TEST(Options, KeyValuesGiveTheSameOptionsAgain) {
+TEST(Options, ParsesItsOwnKeyValuesToTheSameOptions) {
   const Options before = parse_options(
       Reader::engine, with(minimal, {{"arena_bytes", "3GiB"}, {"interface", "lo"}, {"node", "n7"}}), nullptr);
   const auto words = to_key_values(before, Reader::agent);
@@ -194,7 +194,7 @@ TEST(Options, KeyValuesGiveTheSameOptionsAgain) {
   EXPECT_THROW(split_key_values({"verbose"}), Failure);
 }
 
-TEST(Options, SizesReadAsPeopleWriteThem) {
+TEST(Options, ParsesSizesWithUnits) {
   const auto size = [](const char* text) {
     return parse_options(Reader::engine, with(minimal, {{"slot_bytes", text}}), nullptr).slot_bytes;
   };

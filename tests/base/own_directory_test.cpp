@@ -31,7 +31,7 @@ class OwnDirectory : public ::testing::Test {
   test::TemporaryDirectory directory_;
 };
 
-TEST_F(OwnDirectory, IsMadeWithAllAboveItForItsUserAlone) {
+TEST_F(OwnDirectory, IsCreatedWithItsParentsForItsUserAlone) {
   make_own_directory(path("a/b/../b//./c/"), "an_option", 2);
   for (const char* made : {"a", "a/b", "a/b/c"}) {
     struct stat info {};
@@ -41,7 +41,7 @@ TEST_F(OwnDirectory, IsMadeWithAllAboveItForItsUserAlone) {
   make_own_directory(path("a/b/c"), "an_option", 2);  // again
 }
 
-TEST_F(OwnDirectory, IsMadeBehindOnesOwnLink) {
+TEST_F(OwnDirectory, IsCreatedThroughTheUsersOwnLink) {
   fs::create_directory(path("real"));
   fs::create_directory_symlink("real", path("relative"));
   fs::create_directory_symlink(path("real"), path("absolute"));
@@ -51,7 +51,7 @@ TEST_F(OwnDirectory, IsMadeBehindOnesOwnLink) {
   EXPECT_TRUE(fs::is_directory(path("real/b")));
 }
 
-TEST_F(OwnDirectory, NothingIsMadeBehindTheLinkOfAnotherUser) {
+TEST_F(OwnDirectory, IsNotCreatedThroughAnotherUsersLink) {
   if (::geteuid() != 0) return;  // only root can make one
   fs::create_directory(path("real"));
   fs::create_directory_symlink(path("real"), path("link"));
@@ -63,7 +63,7 @@ TEST_F(OwnDirectory, NothingIsMadeBehindTheLinkOfAnotherUser) {
   make_own_directory(path("link/a/b/c/d"), "an_option", 2);  // where nothing is to be made
 }
 
-TEST_F(OwnDirectory, NothingIsMadeInADirectoryThatFailsItsCheck) {
+TEST_F(OwnDirectory, IsNotCreatedInADirectoryThatFailsItsCheck) {
   fs::create_directory(path("open"));
   fs::permissions(path("open"), fs::perms::all);
   EXPECT_THAT(refusal("open/a/b"), HasSubstr("is writable for everybody; set the option an_option"));
@@ -75,7 +75,7 @@ TEST_F(OwnDirectory, NothingIsMadeInADirectoryThatFailsItsCheck) {
   EXPECT_TRUE(fs::is_empty(path("another")));
 }
 
-TEST_F(OwnDirectory, WhatOnesOwnLinkLeadsToIsChecked) {
+TEST_F(OwnDirectory, ChecksTheTargetOfTheUsersOwnLink) {
   fs::create_directory(path("open"));
   fs::permissions(path("open"), fs::perms::all);
   fs::create_directory_symlink("open", path("link"));
@@ -91,7 +91,7 @@ TEST_F(OwnDirectory, RefusesAnotherUsersLinkOnACheckedPathEvenIfEverythingExists
   EXPECT_THAT(refusal("link/a"), HasSubstr("link belongs to another user; set the option an_option"));
 }
 
-TEST_F(OwnDirectory, WhatIsNoDirectoryOrLeadsInACircleIsNamed) {
+TEST_F(OwnDirectory, NamesFilesAndCircularLinksOnThePath) {
   ASSERT_EQ(::symlink("circle", path("circle").c_str()), 0);
   EXPECT_THAT(refusal("circle/a"), HasSubstr("circle (option an_option): Too many levels of symbolic links"));
   ASSERT_EQ(::mknod(path("file").c_str(), S_IFREG | 0600, 0), 0);

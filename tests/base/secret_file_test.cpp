@@ -34,17 +34,17 @@ class SecretFile : public testing::Test {
   const test::TemporaryDirectory directory_;
 };
 
-TEST_F(SecretFile, TheLinesEndIsNoPartOfTheSecret) {
+TEST_F(SecretFile, StripsTheLineEnd) {
   EXPECT_EQ(read_secret_file(write("secret\n", 0600), "x"), "secret");
   EXPECT_EQ(read_secret_file(write(" with blanks ", 0400), "x"), " with blanks ");
 }
 
-TEST_F(SecretFile, WhatOthersCanReadOrWriteIsRefused) {
+TEST_F(SecretFile, RefusesAFileThatOthersCanReadOrWrite) {
   for (const mode_t mode : {0640u, 0604u, 0620u, 0602u, 0610u, 0644u})
     EXPECT_THAT(refusal(write("secret", mode)), testing::AllOf(HasSubstr("some_file"), HasSubstr("chmod 600"))) << mode;
 }
 
-TEST_F(SecretFile, WhatHoldsNoSecretIsNamed) {
+TEST_F(SecretFile, NamesAFileWithoutASecret) {
   EXPECT_THAT(refusal(write("\n", 0600)), HasSubstr("is empty"));
   EXPECT_THAT(refusal(write(std::string(5000, 'x'), 0600)), HasSubstr("longer than 4096 bytes"));
   EXPECT_THAT(refusal(directory_.path()), HasSubstr("is not a regular file"));

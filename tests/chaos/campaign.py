@@ -113,7 +113,7 @@ class Campaign:
         job.start_incarnation()
         if aftermath.after_start:
             aftermath.after_start()
-        outcome = self._await_lost() if aftermath.lost else self._judge(aftermath)
+        outcome = self._await_lost() if aftermath.lost else self.judge(aftermath)
         if aftermath.after_restore:
             aftermath.after_restore()
         job.start_standbys()
@@ -125,7 +125,7 @@ class Campaign:
 
     # ---- Judgement ----
 
-    def _judge(self, aftermath):
+    def judge(self, aftermath):
         job, floor = self.job, self.job.floor
         try:
             job.await_restored()

@@ -1,4 +1,4 @@
-"""What the agents of a chaos job say of repeated updates (docs/recompute.md)."""
+"""What the agents of a chaos job say of repeated updates (docs/mechanisms.md)."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Agents and nodes that die or stop while a node repeats the update that led to a checkpoint (docs/recompute.md)."""
+"""Agents and nodes that die or stop while a node repeats the update that led to a checkpoint (docs/mechanisms.md)."""
 
 from chaos_settings import RECOMPUTE, Violation
 from faults import Aftermath, has_spare_copies, kind, longer_than_lease_s, ranks_on

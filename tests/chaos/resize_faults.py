@@ -1,5 +1,5 @@
 """Restarts with another number of ranks, which take over shards (docs/elastic.md) or fetch the parts of a shard that
-all ranks have (docs/restore_chains.md): processes and nodes are struck at each stage of the restore, and before the
+all ranks have (docs/mechanisms.md): processes and nodes are struck at each stage of the restore, and before the
 first commit of the new ranks.
 """
 

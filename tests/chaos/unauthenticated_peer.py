@@ -34,14 +34,14 @@ def everything(dice):
 
 def say(address, word, dice):
     """Then waits for an answer, hangs up, or breaks off."""
-    with contextlib.suppress(OSError), socket.create_connection(address, TIMEOUT_S) as unauthenticated_peer:
+    with contextlib.suppress(OSError), socket.create_connection(address, TIMEOUT_S) as connection:
         manner = dice.randrange(3)
         if manner == 0:
-            unauthenticated_peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        unauthenticated_peer.sendall(word)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.sendall(word)
         if manner == 1:
-            unauthenticated_peer.settimeout(0.2)
-            unauthenticated_peer.recv(4096)
+            connection.settimeout(0.2)
+            connection.recv(4096)
 
 
 def stay_silent(address):

@@ -66,7 +66,7 @@ class CommandsTest : public ::testing::Test {
   std::vector<Process> agents_;
 };
 
-TEST_F(CommandsTest, StatusShowsWhatARankLacks) {
+TEST_F(CommandsTest, StatusShowsARanksShortageOfMemory) {
   start("a");
   FrameSocket trainer = FrameSocket::connect(cluster_.node_dir("a") + "/agent.sock");
   const auto ask = [&](const nlohmann::json& request) {
@@ -98,10 +98,10 @@ TEST_F(CommandsTest, StatusShowsEveryAgentAndWhatItHolds) {
   start("a");
   start("b");
   TrainerProcess trainer(cluster_, "a", 0);
-  ASSERT_EQ(trainer.notify(TrainerProcess::order_create), CKPT_OK);
-  ASSERT_EQ(trainer.notify(TrainerProcess::order_restore), CKPT_OK);
-  ASSERT_EQ(trainer.notify(TrainerProcess::order_snapshot, 0), CKPT_OK);
-  ASSERT_EQ(trainer.notify(TrainerProcess::order_wait_commit, 0), CKPT_OK);
+  ASSERT_EQ(trainer.command(TrainerProcess::order_create), CKPT_OK);
+  ASSERT_EQ(trainer.command(TrainerProcess::order_restore), CKPT_OK);
+  ASSERT_EQ(trainer.command(TrainerProcess::order_snapshot, 0), CKPT_OK);
+  ASSERT_EQ(trainer.command(TrainerProcess::order_wait_commit, 0), CKPT_OK);
   const Result result = status(scope("test"));
   EXPECT_TRUE(result.good);
   ASSERT_EQ(result.json.at("agents").size(), 2u);
@@ -112,7 +112,7 @@ TEST_F(CommandsTest, StatusShowsEveryAgentAndWhatItHolds) {
   EXPECT_EQ(status(scope("test", "b")).json.at("agents").size(), 1u);
 }
 
-TEST_F(CommandsTest, StatusOfAJobThatIsNotHereNamesThoseThatAre) {
+TEST_F(CommandsTest, StatusOfAnUnknownJobNamesTheKnownOnes) {
   EXPECT_THAT(failure_of([&] { return status(scope("other")); }), HasSubstr("arena_dir"));
   start("a");
   EXPECT_THAT(failure_of([&] { return status(scope("other")); }), HasSubstr("the jobs there are: test"));
@@ -144,7 +144,7 @@ TEST_F(CommandsTest, StopEndsTheAgentsAndKeepsTheirMemory) {
   EXPECT_TRUE(std::filesystem::exists(cluster_.node_dir("a") + "/node"));
 }
 
-TEST_F(CommandsTest, AWrongCommandLineIsNamedAndFailsWithStatusOne) {
+TEST_F(CommandsTest, FailsWithStatusOneAndNamesWrongArguments) {
   for (const char* words : {"bananas", "status --bananas", "status bananas", "status colour=red"}) {
     const Ran ran = run(words);
     EXPECT_EQ(ran.status, 1) << words;
@@ -152,7 +152,7 @@ TEST_F(CommandsTest, AWrongCommandLineIsNamedAndFailsWithStatusOne) {
   }
 }
 
-TEST_F(CommandsTest, GcRemovesADeadJobAndNothingElse) {
+TEST_F(CommandsTest, GcRemovesOnlyADeadJob) {
   start("a");
   const Result kept = gc(scope("test"), {});
   EXPECT_FALSE(kept.good);
@@ -179,7 +179,7 @@ bool has_open_for_writing(const std::string& path) {
   return false;
 }
 
-TEST_F(CommandsTest, GcTakesWhoLooksAtAnArenaForNoAgent) {
+TEST_F(CommandsTest, GcDoesNotMistakeAReaderOfTheArenaForAnAgent) {
   start("a");
   agents_.clear();
   const std::string file = std::filesystem::canonical(cluster_.node_dir("a") + "/node").string();
@@ -196,29 +196,29 @@ TEST_F(CommandsTest, GcTakesWhoLooksAtAnArenaForNoAgent) {
   EXPECT_THAT(why, HasSubstr("removed job test: 1 arenas"));
 }
 
-TEST_F(CommandsTest, GcKeepsAJobWhoseTrainerLives) {
+TEST_F(CommandsTest, GcKeepsAJobWithALivingTrainer) {
   start("a");
   TrainerProcess trainer(cluster_, "a", 0);
-  ASSERT_EQ(trainer.notify(TrainerProcess::order_create), CKPT_OK);
+  ASSERT_EQ(trainer.command(TrainerProcess::order_create), CKPT_OK);
   agents_.clear();
   const Result result = gc(scope("test"), {});
   EXPECT_FALSE(result.good);
   EXPECT_THAT(result.text, HasSubstr("a trainer of rank 0"));
 }
 
-TEST_F(CommandsTest, GcKeepsAJobThatLivesOnOtherNodes) {
+TEST_F(CommandsTest, GcKeepsAJobThatRunsOnOtherNodes) {
   start("a");
   Scope elsewhere = scope("test");
   elsewhere.arena_dir += "-of-another-machine";
   std::filesystem::create_directories(elsewhere.arena_dir);
-  // The only agent becomes root in a moment, and renews its record from then on.
+  // The only agent becomes leader in a moment, and renews its record from then on.
   ASSERT_TRUE(agent::testing::eventually([&] { return cluster_.status("a").at("is_leader") == true; }));
   const Result result = gc(elsewhere, {});
   EXPECT_FALSE(result.good);
   EXPECT_THAT(result.text, HasSubstr("its agent on node a"));
 }
 
-TEST_F(CommandsTest, GcKeepsAJobOfOtherNodesThatWriteNothing) {
+TEST_F(CommandsTest, GcKeepsAJobOfStoppedAgentsOnOtherNodes) {
   start("a");
   agents_[0].kill(SIGSTOP);
   agents_[0].wait_until_stopped();
@@ -230,7 +230,7 @@ TEST_F(CommandsTest, GcKeepsAJobOfOtherNodesThatWriteNothing) {
   EXPECT_TRUE(std::filesystem::exists(scope().coordination.at + "/test/nodes"));
 }
 
-TEST_F(CommandsTest, GcOfEverythingSkipsWhatLives) {
+TEST_F(CommandsTest, GcOfEverythingSkipsRunningJobs) {
   start("a");
   std::filesystem::create_directories(scope().arena_dir + "/dead/x");
   std::ofstream(scope().arena_dir + "/dead/x/node") << std::string("CKPTNE1\0of another version", 26);
@@ -243,7 +243,7 @@ TEST_F(CommandsTest, GcOfEverythingSkipsWhatLives) {
 }
 
 // One level too high, a live job's arena looks like a job, and everybody else's directories like its nodes.
-TEST_F(CommandsTest, GcLeavesAloneWhatIsNoArena) {
+TEST_F(CommandsTest, GcLeavesDirectoriesThatAreNoArena) {
   start("a");
   const std::string above = cluster_.path(), precious = above + "/someapp/data", linked = above + "/else/where/linked";
   for (const std::string& directory : {precious, linked, scope().arena_dir + "/job"}) {
@@ -262,7 +262,7 @@ TEST_F(CommandsTest, GcLeavesAloneWhatIsNoArena) {
   EXPECT_TRUE(std::filesystem::exists(scope().arena_dir + "/job/file"));
 }
 
-TEST_F(CommandsTest, AStoppedAgentIsNamedNotWaitedForForEver) {
+TEST_F(CommandsTest, NamesAStoppedAgentInsteadOfWaitingForIt) {
   start("a");
   agents_[0].kill(SIGSTOP);
   agents_[0].wait_until_stopped();
@@ -284,7 +284,7 @@ TEST_F(CommandsTest, JobWithASilentAgentIsNotProtected) {
   EXPECT_THAT(looked.text, StartsWith("not protected: job test: "));
 }
 
-TEST_F(CommandsTest, DoctorSeesStaleArenasAndMemoryThatIsNone) {
+TEST_F(CommandsTest, DoctorFindsStaleArenasAndDirectoriesThatAreNotInMemory) {
   start("a");
   agents_.clear();
   const Result result = doctor(scope());
@@ -294,19 +294,19 @@ TEST_F(CommandsTest, DoctorSeesStaleArenasAndMemoryThatIsNone) {
   EXPECT_FALSE(doctor(on_disk).good);
 }
 
-TEST_F(CommandsTest, StatusAndDoctorTellCopiesThatAreMissing) {
+TEST_F(CommandsTest, StatusAndDoctorReportMissingCopies) {
   start("a");
   TrainerProcess trainer(cluster_, "a", 0);
-  ASSERT_EQ(trainer.notify(TrainerProcess::order_create), CKPT_OK);
-  ASSERT_EQ(trainer.notify(TrainerProcess::order_restore), CKPT_OK);
+  ASSERT_EQ(trainer.command(TrainerProcess::order_create), CKPT_OK);
+  ASSERT_EQ(trainer.command(TrainerProcess::order_restore), CKPT_OK);
   EXPECT_THAT(doctor(scope()).text, Not(HasSubstr("copies")));
-  ASSERT_EQ(trainer.notify(TrainerProcess::order_snapshot, 0), CKPT_OK);
-  ASSERT_EQ(trainer.notify(TrainerProcess::order_wait_commit, 0), CKPT_OK);
+  ASSERT_EQ(trainer.command(TrainerProcess::order_snapshot, 0), CKPT_OK);
+  ASSERT_EQ(trainer.command(TrainerProcess::order_wait_commit, 0), CKPT_OK);
   EXPECT_THAT(status(scope()).text, HasSubstr("1 of 2 copies"));
   EXPECT_THAT(doctor(scope()).text, HasSubstr("1 of 2 copies"));
 }
 
-TEST_F(CommandsTest, TheProgramsExitStatusAndJsonTell) {
+TEST_F(CommandsTest, ReportsResultsByExitStatusAndJson) {
   EXPECT_EQ(run("status").status, 1);
   start("a");
   const Ran status = run("status --json job=test");

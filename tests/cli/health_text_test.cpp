@@ -29,27 +29,27 @@ std::vector<std::string> reported_by(const std::vector<json>& verdicts) {
   return nodes;
 }
 
-TEST(Verdicts, TheWorstOfAJobsAgentsCountsWhoeverCameFirst) {
+TEST(Verdicts, ChoosesTheWorstVerdictOfAJobInAnyOrder) {
   const json good = verdict_of("j", "protected", "n1"), bad = verdict_of("j", "not protected", "n2"),
              fair = verdict_of("j", "degraded", "n3");
-  for (const auto& notified :
+  for (const auto& verdicts :
        {std::vector{good, bad, fair}, std::vector{bad, fair, good}, std::vector{fair, good, bad}})
-    EXPECT_THAT(reported_by(worst_of_each_job(notified)), ElementsAre("n2"));
+    EXPECT_THAT(reported_by(worst_of_each_job(verdicts)), ElementsAre("n2"));
 }
 
-TEST(Verdicts, OfEquallyBadOnesTheLeadersCounts) {
+TEST(Verdicts, PrefersTheLeadersAmongEqualVerdicts) {
   const json other = verdict_of("j", "degraded", "n1"), leaders = verdict_of("j", "degraded", "n0");
   EXPECT_THAT(reported_by(worst_of_each_job({other, leaders})), ElementsAre("n0"));
   EXPECT_THAT(reported_by(worst_of_each_job({leaders, other})), ElementsAre("n0"));
 }
 
-TEST(Verdicts, EachJobHasItsOwnAndTheWorstJobComesFirst) {
-  const auto notified = worst_of_each_job(
+TEST(Verdicts, ListsOneVerdictPerJobWorstFirst) {
+  const auto worst = worst_of_each_job(
       {verdict_of("a", "protected", "n1"), verdict_of("b", "not protected", "n2"), verdict_of("c", "degraded", "n3")});
-  EXPECT_THAT(reported_by(notified), ElementsAre("n2", "n3", "n1"));
+  EXPECT_THAT(reported_by(worst), ElementsAre("n2", "n3", "n1"));
 }
 
-TEST(Verdicts, TheExitStatusIsThatOfTheWorstJob) {
+TEST(Verdicts, ExitStatusIsThatOfTheWorstJob) {
   const json good = verdict_of("a", "protected", "n1"), fair = verdict_of("b", "degraded", "n2"),
              bad = verdict_of("c", "not protected", "n3");
   EXPECT_EQ(exit_status_of({good}), 0);
@@ -58,7 +58,7 @@ TEST(Verdicts, TheExitStatusIsThatOfTheWorstJob) {
 }
 
 // What is not known to be protected is not.
-TEST(Verdicts, WhatNobodySaysOrUnderstandsIsNotProtected) {
+TEST(Verdicts, TreatsMissingAndUnknownVerdictsAsNotProtected) {
   EXPECT_EQ(exit_status_of({}), 2);
   EXPECT_EQ(exit_status_of({json::object()}), 2);
   EXPECT_EQ(exit_status_of({verdict_of("j", "splendid", "n1")}), 2);

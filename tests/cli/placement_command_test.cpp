@@ -50,7 +50,7 @@ PlacementOptions options(std::uint32_t nodes, std::uint32_t copies, const std::s
   return options;
 }
 
-TEST_F(PlacementCommand, PrintsHoldersOddsAndBytesAsJson) {
+TEST_F(PlacementCommand, PrintsHoldersSurvivalOddsAndBytesAsJson) {
   const auto json = show_placement(options(16, 2, "ring", 3)).json;
   EXPECT_EQ(json.at("holders").size(), 16u);
   EXPECT_EQ(json.at("holders").at(15), nlohmann::json({15, 0}));
@@ -84,7 +84,7 @@ TEST_F(PlacementCommand, ComparesAllStrategies) {
   }
 }
 
-TEST_F(PlacementCommand, ReportsWhatDomainsLeaveUnseparated) {
+TEST_F(PlacementCommand, ReportsCopiesThatDomainsCannotSeparate) {
   auto question = options(4, 2, "group", 2);
   question.domains_path = file("domains", "0 rack0\n1 rack0\n2 rack0\n3 rack1\n");
   question.correlation = 0.5;

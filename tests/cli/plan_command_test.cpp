@@ -63,7 +63,7 @@ TEST(PlanCommand, OptionsToSetAreOptionsWithValuesThatTheEngineAccepts) {
   }
 }
 
-TEST(PlanCommand, NeverRecommendsWhatThisVersionDoesNotHave) {
+TEST(PlanCommand, NeverRecommendsUnimplementedStrategies) {
   const auto json = show_plan(with([](PlanOptions& to) { to.inputs.job.replicas = 8; })).json;
   double best = 0;
   for (const auto& strategy : json.at("strategies")) {
@@ -81,11 +81,11 @@ TEST(PlanCommand, SaysThatRepeatedUpdatesAreOnlyForSomeOptimizers) {
   const auto found = std::find_if(strategies.begin(), strategies.end(),
                                   [](const auto& strategy) { return strategy.at("name") == "recompute"; });
   ASSERT_NE(found, strategies.end());
-  EXPECT_EQ(found->at("obstacle"), "only for some optimizers (docs/recompute.md)");
+  EXPECT_EQ(found->at("obstacle"), "only for some optimizers (docs/mechanisms.md)");
   EXPECT_FALSE(found->at("available").get<bool>());
 }
 
-TEST(PlanCommand, AStrategyThatTheClusterCannotHaveHasNoFiguresAndSaysWhy) {
+TEST(PlanCommand, ExplainsWhyAStrategyDoesNotFitTheCluster) {
   const auto json = show_plan(with([](PlanOptions& to) { to.inputs.job.replicas = 1; })).json;
   for (const auto& strategy : json.at("strategies")) {
     if (strategy.at("name") != "jit") continue;
@@ -95,7 +95,7 @@ TEST(PlanCommand, AStrategyThatTheClusterCannotHaveHasNoFiguresAndSaysWhy) {
   }
 }
 
-TEST(PlanCommand, SaysWhatNamingTheFailureDomainsWouldBring) {
+TEST(PlanCommand, AdvisesToNameFailureDomains) {
   const auto result = show_plan(with([](PlanOptions& to) {
     to.inputs.failures.domain_nodes = 16;
     to.inputs.failures.domain_share = 0.05;
@@ -144,13 +144,13 @@ TEST(PlanCommand, RefusesAProtectionThatDoesNotFit) {
   EXPECT_THAT(refusal(with([](PlanOptions& to) { to.protection = "xor(1)"; })), HasSubstr("not 'xor(1)'"));
 }
 
-TEST(PlanCommand, SaysSoIfNothingFits) {
+TEST(PlanCommand, ReportsThatNoProtectionFits) {
   const auto result = show_plan(with([](PlanOptions& to) { to.memory = "0"; }));
   EXPECT_TRUE(result.json.at("recommended").is_null());
   EXPECT_THAT(result.text, HasSubstr("No protection that this version can set fits this cluster."));
 }
 
-TEST(PlanCommand, TakesTheThirdSlotWhereACheckpointMayNotBeCommittedBeforeTheNextCapture) {
+TEST(PlanCommand, CountsAThirdSlotIfCommitsMayOutlastAnIteration) {
   // Each node sends 8 GB at 20 GB/s, while the network is idle: 40 % of an iteration.
   const auto options = [](double iteration_s) {
     return with([&](PlanOptions& to) {
@@ -193,7 +193,7 @@ JobFindings find(const JobReport& report, const std::string& given = "") {
   return job_findings(report, options.inputs, [&](const char* name) { return given == name; });
 }
 
-TEST(PlanOfAJob, TakesWhatItsAgentsMeasured) {
+TEST(PlanOfAJob, UsesValuesMeasuredByAgents) {
   const JobFindings found = find({"demo", {status_of_node("a")}});
   EXPECT_EQ(found.inputs.cluster.gpus, 4u);
   EXPECT_EQ(found.inputs.cluster.gpus_per_node, 1u);
@@ -206,7 +206,7 @@ TEST(PlanOfAJob, TakesWhatItsAgentsMeasured) {
   EXPECT_THAT(found.assumed, testing::Contains("restart"));
 }
 
-TEST(PlanOfAJob, CountsNodesAsTheLeaderSeesThemWithoutStandbyNodes) {
+TEST(PlanOfAJob, CountsTheLeadersNodesWithoutStandbys) {
   auto follower = status_of_node("b"), standby = status_of_node("d");
   follower["is_leader"] = false;
   follower["nodes_present"] = {"b"};
@@ -218,14 +218,14 @@ TEST(PlanOfAJob, CountsNodesAsTheLeaderSeesThemWithoutStandbyNodes) {
   EXPECT_EQ(find({"demo", {follower}}).inputs.cluster.gpus, 5u);
 }
 
-TEST(PlanOfAJob, OfOneNodeHasOneCopyWhateverItsProtectionSays) {
+TEST(PlanOfAJob, HasOneCopyIfTheJobHasOneNode) {
   auto status = status_of_node("a");
   status["nodes_present"] = {"a"};
   const JobFindings found = find({"demo", {status}});
   EXPECT_EQ(compare_job(found, planner::Planner(found.inputs).plan()).effective_time_now, 0);  // it has no storage
 }
 
-TEST(PlanOfAJob, KeepsWhatTheCommandLineSays) {
+TEST(PlanOfAJob, PrefersValuesOfTheCommandLine) {
   EXPECT_EQ(find({"demo", {status_of_node("a")}}, "iteration").inputs.job.iteration_s, planner::Job{}.iteration_s);
 }
 
@@ -237,7 +237,7 @@ TEST(PlanOfAJob, CountsNodesOfASharedShardAsReplicasAndItsPartsAsOneState) {
   EXPECT_EQ(found.inputs.job.state_bytes, 2 * (800 + 100));  // each of four nodes captures a half
 }
 
-TEST(PlanOfAJob, WithoutLearnedRanksTakesTheIterationOfItsHealth) {
+TEST(PlanOfAJob, UsesTheHealthsIterationTimeWithoutLearnedRanks) {
   auto status = status_of_node("a");
   status["schedule"] = nullptr;
   const JobFindings found = find({"demo", {status}});
@@ -257,7 +257,7 @@ TEST(PlanOfAJob, SaysWhichOptionItWouldChange) {
   EXPECT_EQ(compared.effective_time_now, 0);  // no copies and no storage: a lost node ends it
 }
 
-TEST(PlanOfAJob, RefusesAgentsThatKnowNothingYetOrAnswerOddly) {
+TEST(PlanOfAJob, RefusesStatusesWithoutRanksOrFields) {
   auto status = status_of_node("a");
   status["ranks"] = nlohmann::json::array();
   EXPECT_THROW(find({"demo", {status}}), Failure);
@@ -266,7 +266,7 @@ TEST(PlanOfAJob, RefusesAgentsThatKnowNothingYetOrAnswerOddly) {
 
 // ---- Traces ----
 
-TEST(PlanOfATrace, RefusesTracesThatSayNothing) {
+TEST(PlanOfATrace, RefusesEmptyAndMalformedTraces) {
   const auto path = std::filesystem::temp_directory_path() / ("plan_command_test." + std::to_string(getpid()));
   for (const char* text : {"", "[]", "{}", "null", R"([{"node_id": "a"}])",
                            R"([{"node_id": "a", "event_time": -1, "event_type": "fault_start"}])",
@@ -280,13 +280,13 @@ TEST(PlanOfATrace, RefusesTracesThatSayNothing) {
   EXPECT_THAT(refusal(with([&](PlanOptions& to) { to.trace_path = path; })), HasSubstr("cannot read"));
 }
 
-TEST(PlanOfASimulation, AddsAFigureToEachStrategyThatTheClusterCanHave) {
+TEST(PlanOfASimulation, AddsSimulatedFiguresToEachPossibleStrategy) {
   const auto json = show_plan(with([](PlanOptions& to) { to.simulated_days = 30; })).json;
   for (const auto& strategy : json.at("strategies"))
     EXPECT_EQ(strategy.contains("simulated"), !strategy.at("effective_time").is_null()) << strategy.at("name");
 }
 
-TEST(PlanOfASimulation, RefusesWhatWouldNotEnd) {
+TEST(PlanOfASimulation, RefusesInvalidAndEndlessSimulations) {
   EXPECT_THAT(refusal(with([](PlanOptions& to) { to.simulated_days = -1; })), HasSubstr("simulate must be from 0"));
   EXPECT_THAT(refusal(with([](PlanOptions& to) { to.simulated_days = std::nan(""); })), HasSubstr("not nan"));
   EXPECT_THAT(refusal(with([](PlanOptions& to) {

@@ -18,14 +18,14 @@ json in_idle_spans() {
     "plan": {"bytes": 12582912, "chunks": 6, "sent_ms": 4.5, "overrun_ms": 0, "every": 1}})");
 }
 
-TEST(ScheduleText, AScheduleInIdleSpansIsToldInThreeLines) {
+TEST(ScheduleText, DescribesIdleSpanSendingInThreeLines) {
   EXPECT_EQ(schedule_text(in_idle_spans()),
             "  schedule: chunks leave in idle spans, 60 so far; link 119 MiB/s after 0.25 ms a chunk\n"
             "    rank 0: 250 ms an iteration, 81.3 ms of it idle in 2 spans, deviation 4.1 %\n"
             "    plan: 12.0 MiB in 6 chunks, 4.5 ms to send: fits into the idle spans of one iteration\n");
 }
 
-TEST(ScheduleText, BubblesOfADeviceAreToldIfThereAreSome) {
+TEST(ScheduleText, MentionsBubblesOnlyIfThereAreAny) {
   json schedule = in_idle_spans();
   schedule["ranks"][0]["device"] =
       json::parse(R"({"bubbles": 6, "bubble_ms": 31.25, "until_update_ms": 240, "iterations": 20})");
@@ -35,7 +35,7 @@ TEST(ScheduleText, BubblesOfADeviceAreToldIfThereAreSome) {
   EXPECT_EQ(schedule_text(schedule), schedule_text(in_idle_spans()));
 }
 
-TEST(ScheduleText, LearningTellsHowFarItIs) {
+TEST(ScheduleText, ShowsLearningProgress) {
   const json schedule = json::parse(R"({
     "state": "learning", "link": null, "plan": null,
     "ranks": [{"rank": 3, "state": "learning", "iterations": 7, "iterations_wanted": 20}]})");
@@ -43,7 +43,7 @@ TEST(ScheduleText, LearningTellsHowFarItIs) {
   EXPECT_EQ(schedule_text(schedule), "  schedule: learning, and chunks leave when no communication runs\n" + rank);
 }
 
-TEST(ScheduleText, WhatDoesNotFitTellsByHowMuchAndWhichCadenceWould) {
+TEST(ScheduleText, ShowsTheOverrunAndACadenceThatFits) {
   json schedule = in_idle_spans();
   schedule["plan"]["overrun_ms"] = 12;
   for (const auto& [every, text] : {std::pair(2u, "2nd"), std::pair(3u, "3rd"), std::pair(11u, "11th"),
@@ -58,7 +58,7 @@ TEST(ScheduleText, WhatDoesNotFitTellsByHowMuchAndWhichCadenceWould) {
   EXPECT_NE(schedule_text(schedule).find("12.0 ms, and rarer snapshots would not avoid that\n"), std::string::npos);
 }
 
-TEST(ScheduleText, ComplaintsAndWhatWasForcedOrLearnedAnewAreTold) {
+TEST(ScheduleText, ShowsComplaintsForcedChunksAndRelearning) {
   json schedule = in_idle_spans();
   schedule["forced"] = 2u;
   schedule["ranks"][0]["relearned"] = 1u;
@@ -68,7 +68,7 @@ TEST(ScheduleText, ComplaintsAndWhatWasForcedOrLearnedAnewAreTold) {
   EXPECT_NE(text.find("4.1 %, learned anew once; an end without a beginning\n"), std::string::npos) << text;
 }
 
-TEST(ScheduleText, WhatIsMissingOrStrangeIsLeftOut) {
+TEST(ScheduleText, OmitsMissingAndMalformedFields) {
   EXPECT_EQ(schedule_text(nullptr), "");
   EXPECT_EQ(schedule_text(json::array({1})), "");
   EXPECT_EQ(schedule_text({{"state", "at once"}, {"ranks", json::array()}, {"link", nullptr}, {"plan", nullptr}}),

@@ -16,14 +16,14 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(Progress, ABarTellsShareRateAndTimeLeft) {
+TEST(Progress, BarShowsShareRateAndTimeLeft) {
   EXPECT_EQ(bar_text("reading", 0, 100, 0), "reading  [--------------------]    0 %");
   EXPECT_EQ(bar_text("reading", std::uint64_t{1} << 30, std::uint64_t{4} << 30, 2000),
             "reading  [#####---------------]   25 %  512 MiB/s  6.0 s left");
   EXPECT_EQ(bar_text("reading", 7, 0, 1000), "reading  [####################]  100 %  7 B/s  0 ms left");
 }
 
-TEST(Progress, WithoutATerminalItIsALineForEachItem) {
+TEST(Progress, PrintsOneLinePerItemWithoutATerminal) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::tmpfile(), std::fclose);
   {
     Progress progress(Progress::Form::lines, file.get());
@@ -88,7 +88,7 @@ TEST_F(StorageCommandsTest, LsShowsJobsThenCheckpoints) {
   EXPECT_THAT(checkpoints_left(), ElementsAre(3, 2, 1));
 }
 
-TEST_F(StorageCommandsTest, InspectShowsTheTensorsInTheirPlaces) {
+TEST_F(StorageCommandsTest, InspectShowsTensorsWithTheirOffsets) {
   const auto tensors = inspect(scope_, "latest", "rank1").json.at("tensors");
   const arena::Layout layout = persist::test::mixed_layout(3200);
   ASSERT_EQ(tensors.size(), layout.entries.size());
@@ -99,7 +99,7 @@ TEST_F(StorageCommandsTest, InspectShowsTheTensorsInTheirPlaces) {
   EXPECT_THAT(failure_of([&] { return inspect(scope_, "2", "rank2"); }), HasSubstr("its shards are: rank0, rank1"));
 }
 
-TEST_F(StorageCommandsTest, VerifyTellsWholeCheckpointsFromDamagedOnes) {
+TEST_F(StorageCommandsTest, VerifyDistinguishesWholeFromDamagedCheckpoints) {
   EXPECT_TRUE(verify(scope_, {}, quiet_).good);
   damage(stored(2) + "rank0.1.safetensors");
   std::filesystem::remove(stored(3) + "rank1.1.leaves");
@@ -111,7 +111,7 @@ TEST_F(StorageCommandsTest, VerifyTellsWholeCheckpointsFromDamagedOnes) {
   EXPECT_TRUE(verify(scope_, {"1"}, quiet_).good);
 }
 
-TEST_F(StorageCommandsTest, RmAsksAndKeepsWhatARestoreTakes) {
+TEST_F(StorageCommandsTest, RmAsksFirstAndKeepsTheNewestCheckpoint) {
   EXPECT_FALSE(rm(scope_, {"1", "2"}, answer(false)).good);
   EXPECT_THAT(question_, HasSubstr("checkpoint 1, checkpoint 2 of job job"));
   EXPECT_THAT(failure_of([&] { return rm(scope_, {"1"}, {}); }), HasSubstr("--yes"));
@@ -121,7 +121,7 @@ TEST_F(StorageCommandsTest, RmAsksAndKeepsWhatARestoreTakes) {
   EXPECT_THAT(checkpoints_left(), ElementsAre(3, 2));
 }
 
-TEST_F(StorageCommandsTest, ARawExportIsAStorageWithThatCheckpoint) {
+TEST_F(StorageCommandsTest, RawExportIsAStorageWithThatCheckpoint) {
   ckpt::test::TemporaryDirectory target;
   ExportOptions options;
   options.checkpoint = "2";

@@ -133,7 +133,7 @@ TEST(Timeline, CopyThreadsAreShownBelowTheBubblesOfTheirRank) {
   EXPECT_EQ(extents(timeline.nodes[0], "rank 0: copying"), (std::vector<Extent>{{110, 290}}));
 }
 
-TEST(Timeline, IdleSpansAreWhereARankDoesNotCommunicate) {
+TEST(Timeline, ShowsIdleSpansBetweenCommunications) {
   for (std::uint32_t seed = 0; seed < seeds; ++seed) {
     const Timeline timeline = timeline_of({recording("a", random_events(seed))}, 4);
     for (const std::string rank : {"rank 0", "rank 1"}) {
@@ -153,7 +153,7 @@ TEST(Timeline, IdleSpansAreWhereARankDoesNotCommunicate) {
   }
 }
 
-TEST(Timeline, GapsAreWhatIsShownWithoutWhatIsBusy) {
+TEST(Timeline, GapsAreTheShownTimeWithoutBusySpans) {
   EXPECT_THAT(gaps({10, 100}, {}), ElementsAre(Extent{10, 100}));
   EXPECT_THAT(gaps({10, 100}, {{30, 50}, {0, 20}, {35, 40}, {70, 80}}),
               ElementsAre(Extent{20, 30}, Extent{50, 70}, Extent{80, 100}));
@@ -167,7 +167,7 @@ TEST(Timeline, ARankWithoutHooksHasNoIdleSpans) {
   EXPECT_THAT(track_names(timeline.nodes[0]), ElementsAre("rank 0: iterations", "rank 0: capture"));
 }
 
-TEST(Timeline, OnlyTheLastWholeIterationsAreShown) {
+TEST(Timeline, ShowsOnlyTheLastWholeIterations) {
   json events = json::array();
   for (std::int64_t k = 0; k < 8; ++k) {
     events.push_back(iteration(0, 100 * k));
@@ -204,7 +204,7 @@ TEST(Timeline, ShowsTheSameTimeSpanForAllNodesOfAJob) {
   EXPECT_THAT(extents(timeline.nodes[1], "rank 1: communication"), ElementsAre(Extent{215, 225}));
 }
 
-TEST(Timeline, RankThatIsGoneDoesNotDelayOthers) {
+TEST(Timeline, ShowsTheNewestIterationsAlthoughARankIsGone) {
   const json events = {iteration(0, 100),  iteration(0, 200),  communication(1, 5010, 5020),
                        iteration(1, 5000), iteration(1, 5100), communication(0, 110, 120)};
   const Timeline timeline = timeline_of({recording("a", events)}, 3);
@@ -213,7 +213,7 @@ TEST(Timeline, RankThatIsGoneDoesNotDelayOthers) {
               ElementsAre("rank 1: iterations", "rank 1: communication", "rank 1: idle spans"));
 }
 
-TEST(Timeline, JobsHaveTimesOfTheirOwn) {
+TEST(Timeline, EachJobHasItsOwnTimeSpan) {
   Recording other = recording("a", {iteration(0, 7000), capture(0, 1, 7010, 7020), iteration(0, 7100)});
   other.job = "other";
   const Timeline timeline =
@@ -236,7 +236,7 @@ TEST(Timeline, OverlappingMarksGetTheirOwnThreads) {
   }
 }
 
-TEST(Timeline, EveryProcessAndThreadIsNamedAndNoOther) {
+TEST(Timeline, NamesExactlyTheUsedProcessesAndThreads) {
   json file = trace_events(timeline_of({recording("a", random_events(1)), recording("b", random_events(2))}, 5));
   file = json::parse(file.dump());
   std::map<std::string, std::multiset<std::pair<int, int>>> named;
@@ -287,7 +287,7 @@ TEST(Timeline, SkipsAndCountsMalformedEvents) {
   EXPECT_THAT(track_names(timeline.nodes[0]), ElementsAre("rank 0: communication"));
 }
 
-TEST(Timeline, ARecordingThatIsNoneIsMalformed) {
+TEST(Timeline, CountsAnInvalidRecordingAsMalformed) {
   for (const json& trace : {json(), json::array(), json{{"events", 3}}, json::object()}) {
     const Timeline timeline = timeline_of({{"job", "a", trace}}, 3);
     EXPECT_TRUE(timeline.nodes.empty());

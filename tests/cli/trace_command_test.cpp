@@ -65,7 +65,7 @@ class TraceCommandTest : public ::testing::Test {
   test::TemporaryDirectory directory_;
 };
 
-TEST_F(TraceCommandTest, WritesWhatTheAgentAnswers) {
+TEST_F(TraceCommandTest, WritesTheAgentsTrace) {
   FakeAgent agent(scope().arena_dir);
   agent.answer_with("trace", {{"trace", iterations_of_10_ms()}});
   const Result result = trace(scope("job"), options());
@@ -97,7 +97,7 @@ TEST_F(TraceCommandTest, DrawsAPlot) {
     EXPECT_THAT(svg, HasSubstr(text));
 }
 
-TEST_F(TraceCommandTest, APlotOfOneInstantIsDrawn) {
+TEST_F(TraceCommandTest, DrawsAPlotOfASingleInstant) {
   FakeAgent agent(scope().arena_dir);
   agent.answer_with(
       "trace", {{"trace", {{"events", {{{"kind", "commit"}, {"incarnation", 1}, {"iteration", 3}, {"at_us", 5}}}}}}});
@@ -107,7 +107,7 @@ TEST_F(TraceCommandTest, APlotOfOneInstantIsDrawn) {
   EXPECT_THAT(contents(with.plot), HasSubstr("commits"));
 }
 
-TEST_F(TraceCommandTest, EventsThatCannotBeReadAreTold) {
+TEST_F(TraceCommandTest, ReportsUnreadableEvents) {
   FakeAgent agent(scope().arena_dir);
   json answer = iterations_of_10_ms();
   answer["events"].push_back({{"kind", "commit"}});
@@ -115,7 +115,7 @@ TEST_F(TraceCommandTest, EventsThatCannotBeReadAreTold) {
   EXPECT_THAT(trace(scope(), options()).text, HasSubstr("1 event could not be read"));
 }
 
-TEST_F(TraceCommandTest, BadInputIsToldInOneSentence) {
+TEST_F(TraceCommandTest, ReportsBadInputInOneSentence) {
   EXPECT_THAT(failure_of(options()), HasSubstr("there is no arena in " + scope().arena_dir));
   TraceOptions with = options();
   with.plot = path("plot.gif");
@@ -140,7 +140,7 @@ TEST_F(TraceCommandTest, BadInputIsToldInOneSentence) {
   EXPECT_EQ(failure_of(options()), "node node of job job: its agent is not running");
 }
 
-TEST_F(TraceCommandTest, ShowsOtherAgentsIfOneIsGone) {
+TEST_F(TraceCommandTest, ShowsTheOtherAgentsIfOneIsGone) {
   std::filesystem::create_directories(path("arena") + "/job/gone");
   std::ofstream(path("arena") + "/job/gone/node") << std::string("CKPTNE1\0", 8);
   FakeAgent agent(scope().arena_dir);

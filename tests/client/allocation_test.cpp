@@ -9,7 +9,7 @@ std::uint64_t allocation_count();  // of this thread; counted_new.cpp
 namespace ckpt::client {
 namespace {
 
-TEST_F(CApiEngineTest, AnIterationAllocatesNothing) {
+TEST_F(CApiEngineTest, IterationsAllocateNoMemory) {
   const std::uint64_t before_first = allocation_count();
   ASSERT_EQ(ckpt_snapshot(engine_, 0, CKPT_NO_STREAM), CKPT_OK) << ckpt_last_error();
   ASSERT_EQ(ckpt_before_update(engine_, nullptr, 0), CKPT_OK);

@@ -25,7 +25,7 @@ TEST_F(CApiEngineTest, AForkedChildCanNeitherUseNorHarmTheEngine) {
   EXPECT_EQ(stored("weight", CheckpointId(1, 0)), weight_.bytes);
 }
 
-TEST_F(CApiEngineTest, TheVerdictOnTheJobIsReadableByCallersOfAnyAge) {
+TEST_F(CApiEngineTest, OldAndNewCallersReadTheJobsHealth) {
   struct {
     ckpt_health_t known;
     char later[64];
@@ -42,7 +42,7 @@ TEST_F(CApiEngineTest, TheVerdictOnTheJobIsReadableByCallersOfAnyAge) {
   EXPECT_EQ(ckpt_on_health(engine_, nullptr, nullptr), CKPT_OK);
 }
 
-TEST_F(CApiEngineTest, ASnapshotThatFailsIsOnTheControlPageUntilOneIsCaptured) {
+TEST_F(CApiEngineTest, FailedSnapshotStaysOnTheControlPageUntilTheNextCapture) {
   const arena::Control& control = agent_->control();
   EXPECT_EQ(control.failure_since(-1), 0);
   ASSERT_EQ(ckpt_snapshot(engine_, 0, CKPT_NO_STREAM), CKPT_OK);
@@ -84,7 +84,7 @@ TEST_F(CApiEngineTest, ASkippedSnapshotIsNoErrorAndSaysWhy) {
   EXPECT_THAT(ckpt_last_error(), testing::HasSubstr("all ranks skip"));
 }
 
-TEST_F(CApiEngineTest, AForgottenUpdateIsAWarningAndNotAnErrorTextBesideSuccess) {
+TEST_F(CApiEngineTest, ForgottenUpdateGivesAWarningWithoutAnErrorText) {
   Warnings warnings;
   ASSERT_EQ(ckpt_on_warning(engine_, note, &warnings), CKPT_OK);
   ASSERT_EQ(ckpt_snapshot(engine_, 0, CKPT_NO_STREAM), CKPT_OK);
@@ -96,7 +96,7 @@ TEST_F(CApiEngineTest, AForgottenUpdateIsAWarningAndNotAnErrorTextBesideSuccess)
   EXPECT_EQ(ckpt_before_update(engine_, nullptr, 0), CKPT_OK);
 }
 
-TEST_F(CApiEngineTest, WarningsBeforeTheCallbackIsSetReachItLaterOnce) {
+TEST_F(CApiEngineTest, DeliversEarlierWarningsOnceTheCallbackIsSet) {
   ASSERT_EQ(ckpt_snapshot(engine_, 0, CKPT_NO_STREAM), CKPT_OK);
   ASSERT_EQ(ckpt_snapshot(engine_, 1, CKPT_NO_STREAM), CKPT_OK);
   Warnings warnings;
@@ -107,7 +107,7 @@ TEST_F(CApiEngineTest, WarningsBeforeTheCallbackIsSetReachItLaterOnce) {
   ASSERT_EQ(ckpt_on_warning(engine_, nullptr, nullptr), CKPT_OK);
 }
 
-TEST_F(CApiEngineTest, AnUnknownVariableIsAWarningOfTheEngineThatIsCreated) {
+TEST_F(CApiEngineTest, WarnsOfUnknownVariablesWhenAnEngineIsCreated) {
   ckpt_close(std::exchange(engine_, nullptr));
   const std::string& directory = directory_.path();
   const ckpt_option options[] = {{"job", "job"},   {"rank", "0"},       {"world_size", "1"},
@@ -126,7 +126,7 @@ TEST_F(CApiEngineTest, AnUnknownVariableIsAWarningOfTheEngineThatIsCreated) {
   ASSERT_EQ(ckpt_on_warning(engine_, nullptr, nullptr), CKPT_OK);
 }
 
-TEST_F(CApiEngineTest, StructsOfOlderAndNewerCallersAreFilledAsFarAsBothKnow) {
+TEST_F(CApiEngineTest, FillsStructsOfOlderAndNewerCallers) {
   struct {
     ckpt_stats_t known = CKPT_STATS_INIT;
     std::uint64_t later = 7;
@@ -140,7 +140,7 @@ TEST_F(CApiEngineTest, StructsOfOlderAndNewerCallersAreFilledAsFarAsBothKnow) {
   EXPECT_THAT(ckpt_last_error(), testing::HasSubstr("sizeof(ckpt_stats_t)"));
 }
 
-TEST_F(CApiEngineTest, ATensorWithMembersThatTheLibraryDoesNotKnowIsRefusedUnlessTheyAreZero) {
+TEST_F(CApiEngineTest, RefusesNonzeroMembersThatTheLibraryDoesNotKnow) {
   struct {
     ckpt_tensor known = CKPT_TENSOR_INIT;
     std::uint64_t later = 0;
@@ -157,7 +157,7 @@ TEST_F(CApiEngineTest, ATensorWithMembersThatTheLibraryDoesNotKnowIsRefusedUnles
   EXPECT_THAT(ckpt_last_error(), testing::HasSubstr("CKPT_TENSOR_INIT"));
 }
 
-TEST_F(CApiEngineTest, WithATensorInGpuMemoryTheStreamMustBeNamed) {
+TEST_F(CApiEngineTest, RequiresAStreamForTensorsInGpuMemory) {
   ckpt_tensor empty = CKPT_TENSOR_INIT;  // so that it needs no GPU
   const std::int64_t none = 0;
   empty.name = "on the GPU";
@@ -176,7 +176,7 @@ TEST_F(CApiEngineTest, WithATensorInGpuMemoryTheStreamMustBeNamed) {
   EXPECT_EQ(ckpt_snapshot(engine_, 1, CKPT_NO_STREAM), CKPT_OK) << ckpt_last_error();
 }
 
-TEST_F(CApiEngineTest, AStreamMeansNothingToTensorsInHostMemory) {
+TEST_F(CApiEngineTest, IgnoresTheStreamForTensorsInHostMemory) {
   void* const legacy_default = nullptr;
   EXPECT_EQ(ckpt_snapshot(engine_, 0, legacy_default), CKPT_OK);
   EXPECT_EQ(ckpt_before_update(engine_, &legacy_default, 1), CKPT_OK);
@@ -186,7 +186,7 @@ TEST_F(CApiEngineTest, AStreamMeansNothingToTensorsInHostMemory) {
   EXPECT_EQ(ckpt_before_update(engine_, &none, 1), CKPT_OK);
 }
 
-TEST_F(CApiEngineTest, CommunicationIsToldThroughTheAbi) {
+TEST_F(CApiEngineTest, CommunicationCallsWriteMarks) {
   static_assert(CKPT_COMM_CHANNELS == arena::comm_channels_max);
   const arena::CommWords& words = agent_->control().comm();
   arena::CommReader reader(words);
@@ -207,7 +207,7 @@ TEST_F(CApiEngineTest, CommunicationIsToldThroughTheAbi) {
   EXPECT_EQ(words.written, 2u);
 }
 
-TEST_F(CApiEngineTest, ASecondEngineAfterAnOrderlyCloseIsWelcome) {
+TEST_F(CApiEngineTest, AcceptsASecondEngineAfterAnOrderlyClose) {
   ckpt_close(std::exchange(engine_, nullptr));
   const std::string& directory = directory_.path();
   const ckpt_option options[] = {{"job", "job"},   {"rank", "0"},       {"world_size", "1"},

@@ -40,7 +40,7 @@ class CApi : public testing::Test {
   TemporaryDirectory directory_{ckpt::test::in_memory};
 };
 
-TEST_F(CApi, NullsAreRefusedWithASentence) {
+TEST_F(CApi, RefusesNullPointersWithAMessage) {
   EXPECT_EQ(ckpt_create(nullptr, 0, nullptr), CKPT_ERR_INVALID);
   EXPECT_EQ(ckpt_create(nullptr, 1, nullptr), CKPT_ERR_INVALID);
   EXPECT_EQ(ckpt_snapshot(nullptr, 0, CKPT_NO_STREAM), CKPT_ERR_INVALID);
@@ -61,7 +61,7 @@ TEST_F(CApi, NullsAreRefusedWithASentence) {
   EXPECT_EQ(create({{"copies", nullptr}}), CKPT_ERR_INVALID);
 }
 
-TEST_F(CApi, LibraryAndHeaderHaveOneVersion) {
+TEST_F(CApi, LibraryAndHeaderHaveTheSameVersion) {
   const std::string header = std::to_string(CKPT_VERSION_MAJOR) + "." + std::to_string(CKPT_VERSION_MINOR) + "." +
                              std::to_string(CKPT_VERSION_PATCH);
   EXPECT_EQ(ckpt_version(), header);
@@ -92,23 +92,23 @@ TEST_F(CApi, UnknownAndMalformedOptionsAreRefused) {
   ::unsetenv("CKPTENGINE_COPIES");
 }
 
-TEST_F(CApi, NoAgentIsSaidSo) {
+TEST_F(CApi, ReportsThatNoAgentRuns) {
   EXPECT_EQ(create({{"agent", "attach"}}), CKPT_ERR_NO_AGENT);
   EXPECT_THAT(ckpt_last_error(), AllOf(HasSubstr("agent.sock"), HasSubstr("start ckptd")));
 }
 
-TEST_F(CApi, AnAgentThatCannotBeRunIsSaidSo) {
+TEST_F(CApi, ReportsAnAgentThatCannotBeStarted) {
   EXPECT_EQ(create({{"ckptd", "/does/not/exist"}}), CKPT_ERR_NO_AGENT);
   EXPECT_THAT(ckpt_last_error(), AllOf(HasSubstr("/does/not/exist"), HasSubstr("option ckptd")));
 }
 
-TEST_F(CApi, AnAgentsOwnSentenceReachesTheCaller) {
+TEST_F(CApi, PassesOnTheAgentsOwnMessage) {
   const std::string path = script("echo 'the coordination directory is read-only; choose another' >&2\nexit 1\n");
   EXPECT_EQ(create({{"ckptd", path.c_str()}}), CKPT_ERR_NO_AGENT);
   EXPECT_THAT(ckpt_last_error(), HasSubstr("the coordination directory is read-only"));
 }
 
-TEST_F(CApi, AnAgentIsStartedWithItsOptionsAndNothingOfTheTrainersFiles) {
+TEST_F(CApi, StartsAnAgentWithItsOptionsAndWithoutTheTrainersFiles) {
   const std::string path = script("echo \"$@\" > " + (directory_ / "arguments") + "; ls /proc/self/fd > " +
                                   (directory_ / "files") + "\necho no >&2; exit 1\n");
   const int leaked = ::fcntl(0, F_DUPFD, 321);
@@ -122,7 +122,7 @@ TEST_F(CApi, AnAgentIsStartedWithItsOptionsAndNothingOfTheTrainersFiles) {
   ::close(leaked);
 }
 
-TEST_F(CApi, TheCppLayerThrowsTheSentence) {
+TEST_F(CApi, CppLayerThrowsTheMessage) {
   try {
     ckpt::Engine engine(ckpt::Options::from_env().set("job", "job").set("rank", 0).set("agent", "attach"));
     FAIL() << "created without a world size";
@@ -132,7 +132,7 @@ TEST_F(CApi, TheCppLayerThrowsTheSentence) {
   }
 }
 
-TEST_F(CApi, SentencesBelongToTheirThread) {
+TEST_F(CApi, ErrorTextsBelongToTheirThread) {
   ckpt_snapshot(nullptr, 0, CKPT_NO_STREAM);
   std::string elsewhere = "x";
   std::thread([&] { elsewhere = ckpt_last_error(); }).join();
@@ -150,7 +150,7 @@ struct UsedLast {
   }
 };
 
-TEST_F(CApi, CallsWorkWithoutASentenceWhenTheirThreadHasEnded) {
+TEST_F(CApi, CallsWorkWithoutAnErrorTextWhenTheirThreadEnds) {
   std::thread([] {
     thread_local UsedLast used_last;
     (void)&used_last;  // made first, so destroyed last

@@ -10,13 +10,13 @@ using arena::CommKind;
 using testing::HasSubstr;
 
 // Kinds and streams; times are asked to be those of the calls.
-struct Notified {
+struct Mark {
   CommKind kind;
   int channel;
-  bool operator==(const Notified&) const = default;
+  bool operator==(const Mark&) const = default;
 };
-std::ostream& operator<<(std::ostream& out, const Notified& notified) {
-  return out << "kind " << int(notified.kind) << " of stream " << notified.channel;
+std::ostream& operator<<(std::ostream& out, const Mark& mark) {
+  return out << "kind " << int(mark.kind) << " of channel " << mark.channel;
 }
 
 std::int64_t now_us() {
@@ -34,7 +34,7 @@ class CommHooksTest : public EngineTest {
   }
   arena::CommReader reader() { return arena::CommReader(agent_->control().comm()); }
   // What `call` makes the reader see of the network and of iterations.
-  std::vector<Notified> notified(arena::CommReader& reader, const std::function<void()>& call) {
+  std::vector<Mark> marks_of(arena::CommReader& reader, const std::function<void()>& call) {
     std::vector<arena::CommEvent> events;
     EXPECT_TRUE(reader.read(events));
     events.clear();
@@ -42,7 +42,7 @@ class CommHooksTest : public EngineTest {
     call();
     const std::int64_t after_us = now_us();
     EXPECT_TRUE(reader.read(events));
-    std::vector<Notified> result;
+    std::vector<Mark> result;
     for (const arena::CommEvent& event : events) {
       if (!arena::mark_of(event, Clock::now())) continue;
       EXPECT_GE(event.at_us, before_us);
@@ -55,37 +55,37 @@ class CommHooksTest : public EngineTest {
   std::vector<TestTensor> tensors_ = {test_tensor("weight", CKPT_F32, {300, 70})};
 };
 
-TEST_F(CommHooksTest, BeginAndEndAreGateAndEvent) {
+TEST_F(CommHooksTest, BeginAndEndSetTheGateAndLogEvents) {
   auto engine = ready_engine();
   auto reader = this->reader();
-  EXPECT_EQ(notified(reader, [&] { engine->comm_begin(3); }), (std::vector<Notified>{{CommKind::begin, 3}}));
+  EXPECT_EQ(marks_of(reader, [&] { engine->comm_begin(3); }), (std::vector<Mark>{{CommKind::begin, 3}}));
   EXPECT_TRUE(reader.is_busy());
-  EXPECT_EQ(notified(reader, [&] { EXPECT_EQ(engine->comm_end(3).status, CKPT_OK); }),
-            (std::vector<Notified>{{CommKind::end, 3}}));
+  EXPECT_EQ(marks_of(reader, [&] { EXPECT_EQ(engine->comm_end(3).status, CKPT_OK); }),
+            (std::vector<Mark>{{CommKind::end, 3}}));
   EXPECT_FALSE(reader.is_busy());
 }
 
-TEST_F(CommHooksTest, EverySnapshotThatIsInOrderEndsAnIteration) {
+TEST_F(CommHooksTest, EverySnapshotInOrderEndsAnIteration) {
   auto engine = ready_engine();
   auto reader = this->reader();
-  const std::vector<Notified> once = {{CommKind::iteration, 0}};
-  const std::vector<Notified> nothing;
-  EXPECT_EQ(notified(reader, [&] { ASSERT_EQ(engine->snapshot(0).status, CKPT_OK); }), once);
-  EXPECT_EQ(notified(reader, [&] { ASSERT_EQ(engine->before_update().status, CKPT_OK); }), nothing);
-  EXPECT_EQ(notified(reader, [&] { ASSERT_EQ(engine->snapshot(1).status, CKPT_OK); }), once);
-  EXPECT_EQ(notified(reader, [&] { ASSERT_EQ(engine->before_update().status, CKPT_SKIPPED); }), nothing);
+  const std::vector<Mark> once = {{CommKind::iteration, 0}};
+  const std::vector<Mark> nothing;
+  EXPECT_EQ(marks_of(reader, [&] { ASSERT_EQ(engine->snapshot(0).status, CKPT_OK); }), once);
+  EXPECT_EQ(marks_of(reader, [&] { ASSERT_EQ(engine->before_update().status, CKPT_OK); }), nothing);
+  EXPECT_EQ(marks_of(reader, [&] { ASSERT_EQ(engine->snapshot(1).status, CKPT_OK); }), once);
+  EXPECT_EQ(marks_of(reader, [&] { ASSERT_EQ(engine->before_update().status, CKPT_SKIPPED); }), nothing);
   auto large = test_tensor("large", CKPT_F32, {1000, 1000});
   engine->register_tensor(large.abi());
   agent_->answer_with("reserve", {{"status", CKPT_ERR_NO_SPACE}, {"message", "the arena is full"}});
   agent_->grant();
-  EXPECT_EQ(notified(reader, [&] { EXPECT_EQ(caught([&] { engine->snapshot(2); }).status, CKPT_ERR_NO_SPACE); }), once);
-  EXPECT_EQ(notified(reader, [&] { EXPECT_EQ(caught([&] { engine->snapshot(2); }).status, CKPT_ERR_INVALID); }),
+  EXPECT_EQ(marks_of(reader, [&] { EXPECT_EQ(caught([&] { engine->snapshot(2); }).status, CKPT_ERR_NO_SPACE); }), once);
+  EXPECT_EQ(marks_of(reader, [&] { EXPECT_EQ(caught([&] { engine->snapshot(2); }).status, CKPT_ERR_INVALID); }),
             nothing);
-  EXPECT_EQ(notified(reader, [&] { EXPECT_EQ(caught([&] { engine->snapshot(-1); }).status, CKPT_ERR_INVALID); }),
+  EXPECT_EQ(marks_of(reader, [&] { EXPECT_EQ(caught([&] { engine->snapshot(-1); }).status, CKPT_ERR_INVALID); }),
             nothing);
 }
 
-TEST_F(CommHooksTest, BeforeRestoreNothingIsWrittenAndNothingIsWrong) {
+TEST_F(CommHooksTest, AcceptsHooksBeforeRestoreWithoutWriting) {
   auto engine = host_engine();
   for (int i = 0; i < 2; ++i) {
     engine->comm_begin(0);
@@ -100,10 +100,10 @@ TEST_F(CommHooksTest, BeforeRestoreNothingIsWrittenAndNothingIsWrong) {
   EXPECT_EQ(agent_->control().comm().written, 1u);
 }
 
-TEST_F(CommHooksTest, WrongUseIsToldAndWritesNothing) {
+TEST_F(CommHooksTest, ReportsWrongUseAndWritesNothing) {
   auto engine = ready_engine();
   auto reader = this->reader();
-  EXPECT_EQ(notified(reader,
+  EXPECT_EQ(marks_of(reader,
                      [&] {
                        const Outcome early = engine->comm_end(0);
                        EXPECT_EQ(early.status, CKPT_ERR_INVALID);
@@ -115,12 +115,12 @@ TEST_F(CommHooksTest, WrongUseIsToldAndWritesNothing) {
                          EXPECT_EQ(caught([&] { engine->comm_end(channel); }).status, CKPT_ERR_INVALID);
                        }
                      }),
-            (std::vector<Notified>{}));
+            (std::vector<Mark>{}));
   EXPECT_FALSE(reader.is_busy());
 }
 
 // What is under way when the agent dies and a new one comes is neither lost nor left open.
-TEST_F(CommHooksTest, ANewAgentFindsWhatIsUnderWayAndSeesItEnd) {
+TEST_F(CommHooksTest, NewAgentSeesOngoingCommunicationEnd) {
   auto engine = ready_engine();
   ASSERT_EQ(engine->snapshot(0).status, CKPT_OK);
   ASSERT_EQ(engine->before_update().status, CKPT_OK);
@@ -135,12 +135,12 @@ TEST_F(CommHooksTest, ANewAgentFindsWhatIsUnderWayAndSeesItEnd) {
   EXPECT_EQ(agent_->last_hello().at("incarnation"), 1);
   auto reader = this->reader();
   EXPECT_TRUE(reader.is_busy());
-  const std::vector<Notified> again = notified(reader, [&] {
+  const std::vector<Mark> again = marks_of(reader, [&] {
     EXPECT_EQ(engine->comm_end(2).status, CKPT_OK);
     engine->comm_begin(5);
     EXPECT_EQ(engine->comm_end(5).status, CKPT_OK);
   });
-  EXPECT_EQ(again, (std::vector<Notified>{{CommKind::end, 2}, {CommKind::begin, 5}, {CommKind::end, 5}}));
+  EXPECT_EQ(again, (std::vector<Mark>{{CommKind::end, 2}, {CommKind::begin, 5}, {CommKind::end, 5}}));
   EXPECT_FALSE(reader.is_busy());
 }
 
@@ -169,7 +169,7 @@ TEST_F(CommHooksTest, ThreadsWriteWhileTheAgentIsReplaced) {
   EXPECT_GT(agent_->control().comm().written, 0u);
 }
 
-TEST(CommHooks, AnotherFileIsFollowedAndTheOneBeforeIsUnmapped) {
+TEST(CommHooks, FollowsANewFileAndUnmapsTheOldOne) {
   const test::TemporaryDirectory directory{test::in_memory};
   CommHooks hooks;
   auto engines = std::make_shared<arena::Control>(arena::Control::create(directory.path(), 0));
@@ -192,7 +192,7 @@ TEST(CommHooks, AnotherFileIsFollowedAndTheOneBeforeIsUnmapped) {
   EXPECT_EQ(second->comm().written, 3u);
 }
 
-TEST(CommHooks, WithoutAnIncarnationNothingIsWritten) {
+TEST(CommHooks, WriteNothingWithoutAnIncarnation) {
   const test::TemporaryDirectory directory{test::in_memory};
   CommHooks hooks;
   auto control = std::make_shared<arena::Control>(arena::Control::create(directory.path(), 0));

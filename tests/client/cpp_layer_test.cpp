@@ -22,7 +22,7 @@ class CppLayer : public testing::Test {
                            .set("arena_dir", directory_.path())};
 };
 
-TEST_F(CppLayer, ACommunicationLastsForItsScope) {
+TEST_F(CppLayer, CommunicationEndsWithItsScope) {
   { const ckpt::Communication before_restore(engine_); }
   EXPECT_FALSE(engine_.restore().found);
   const ckpt::arena::CommWords& words = agent_.control().comm();
@@ -43,7 +43,7 @@ TEST_F(CppLayer, ACommunicationLastsForItsScope) {
   EXPECT_EQ(words.written, 6u);
 }
 
-TEST_F(CppLayer, APauseLastsAsLongAsItsScope) {
+TEST_F(CppLayer, PauseEndsWithItsScope) {
   { const ckpt::Pause before_restore(engine_, "nobody hears of it"); }
   EXPECT_FALSE(engine_.restore().found);
   const ckpt::arena::CommReader words(agent_.control().comm());
@@ -95,7 +95,7 @@ TEST_F(HaltedCppLayer, AHaltedEngineRejoinsAndRestoresAgain) {
   EXPECT_EQ(weight, 6);
 }
 
-TEST_F(CppLayer, ASkippedSnapshotIsAFalseResultThatIsNoErrorAndSaysWhy) {
+TEST_F(CppLayer, SkippedSnapshotReturnsAFalseResultWithAReason) {
   std::int64_t weight = 5;
   engine_.register_tensor("weight", &weight, CKPT_I64, {});
   const ckpt::Restored start = engine_.restore();

@@ -26,7 +26,7 @@ class HandOver : public testing::Test {
   DeferredCapture deferred_;
 };
 
-TEST_F(HandOver, WhatNobodyBeganIsTakenBackAndNobodyBeginsItLater) {
+TEST_F(HandOver, TrainingThreadTakesBackAnOfferThatHasNotBegun) {
   EXPECT_FALSE(deferred_.take_back()) << "nothing was offered";
   offer();
   EXPECT_TRUE(deferred_.is_open() && deferred_.waits());
@@ -35,7 +35,7 @@ TEST_F(HandOver, WhatNobodyBeganIsTakenBackAndNobodyBeginsItLater) {
   deferred_.try_begin([] { return ADD_FAILURE() << "begun", true; });
 }
 
-TEST_F(HandOver, WhatHasBegunIsNotTakenBackAndBeginsOnce) {
+TEST_F(HandOver, CaptureThatHasBegunIsNotTakenBackAndBeginsOnce) {
   offer();
   deferred_.try_begin([] { return true; });
   EXPECT_TRUE(deferred_.is_open() && !deferred_.waits());
@@ -44,7 +44,7 @@ TEST_F(HandOver, WhatHasBegunIsNotTakenBackAndBeginsOnce) {
   EXPECT_FALSE(deferred_.is_open());
 }
 
-TEST_F(HandOver, WaitsOnWhereItCouldNotBegin) {
+TEST_F(HandOver, OfferStaysOpenIfItCouldNotBegin) {
   offer();
   deferred_.try_begin([] { return false; });
   EXPECT_TRUE(deferred_.waits());
@@ -52,7 +52,7 @@ TEST_F(HandOver, WaitsOnWhereItCouldNotBegin) {
   EXPECT_FALSE(deferred_.take_back());
 }
 
-TEST_F(HandOver, IsTakenBackOnlyWhenTheThreadThatBeginsItHasDoneSo) {
+TEST_F(HandOver, TakeBackWaitsForAThreadThatIsBeginning) {
   for (const bool begins : {true, false}) {
     offer();
     std::latch is_beginning(1), may_begin(1);
@@ -75,7 +75,7 @@ TEST_F(HandOver, IsTakenBackOnlyWhenTheThreadThatBeginsItHasDoneSo) {
   }
 }
 
-TEST_F(HandOver, OfManyThreadsOneBeginsItOrTheTrainingThreadHasItBack) {
+TEST_F(HandOver, OneThreadBeginsTheOfferOrTheTrainingThreadTakesItBack) {
   constexpr int rounds = 2'000;
   int begun = 0, taken_back = 0;
   {
@@ -93,7 +93,7 @@ TEST_F(HandOver, OfManyThreadsOneBeginsItOrTheTrainingThreadHasItBack) {
   EXPECT_EQ(begun + taken_back, rounds);
 }
 
-TEST_F(HandOver, KeepsThePrivateShardOfTheOfferWithoutAllocatingAgain) {
+TEST_F(HandOver, KeepsThePrivateShardWithoutAllocatingAgain) {
   offer();
   const auto* const place = deferred_.private_plan().sources().front().data;
   for (std::byte& byte : bytes_) byte = std::byte{2};
@@ -137,7 +137,7 @@ class Deferred : public EngineTest {
   std::unique_ptr<Engine> engine_;
 };
 
-TEST_F(Deferred, ASnapshotTakesTheSlotThatIsGrantedAfterItAndHasTheStateOfItsCall) {
+TEST_F(Deferred, SnapshotUsesALaterGrantAndHoldsTheStateOfItsCall) {
   for (std::int64_t k = 1; k < 20; ++k) {
     fill(k);
     const auto offered = tensors_;
@@ -154,7 +154,7 @@ TEST_F(Deferred, ASnapshotTakesTheSlotThatIsGrantedAfterItAndHasTheStateOfItsCal
   EXPECT_EQ(engine_->stats().skipped, 0u);
 }
 
-TEST_F(Deferred, WithoutASlotUntilTheUpdateItIsSkippedAndTheAgentToldSo) {
+TEST_F(Deferred, SnapshotWithoutASlotUntilTheUpdateIsSkippedAndReported) {
   snapshot_defers(1);
   const auto doorbell = agent_->control().trainer_doorbell();
   const Outcome skipped = engine_->before_update();
@@ -169,7 +169,7 @@ TEST_F(Deferred, WithoutASlotUntilTheUpdateItIsSkippedAndTheAgentToldSo) {
   EXPECT_EQ(engine_->stats().snapshots, 1u);
 }
 
-TEST_F(Deferred, ASnapshotThatWasSkippedLeavesTheNextGrantToTheNextOne) {
+TEST_F(Deferred, SkippedSnapshotLeavesTheNextGrantToTheNextOne) {
   snapshot_defers(1);
   EXPECT_EQ(engine_->before_update().status, CKPT_SKIPPED);
   agent_->grant();
@@ -180,7 +180,7 @@ TEST_F(Deferred, ASnapshotThatWasSkippedLeavesTheNextGrantToTheNextOne) {
   EXPECT_EQ(stored("rng", CheckpointId(1, 2)), tensors_[1].bytes);
 }
 
-TEST_F(Deferred, NothingBeginsBeforeTheIterationThatAllRanksTakeAgain) {
+TEST_F(Deferred, SnapshotBeforeTheCommonNextIterationIsSkipped) {
   snapshot_defers(1);
   agent_->control().resume_at(3);
   agent_->grant();
@@ -190,7 +190,7 @@ TEST_F(Deferred, NothingBeginsBeforeTheIterationThatAllRanksTakeAgain) {
   EXPECT_EQ(engine_->before_update().status, CKPT_OK);
 }
 
-TEST_F(Deferred, NothingBeginsInATrainerThatWasFenced) {
+TEST_F(Deferred, FencedTrainerBeginsNoWaitingSnapshot) {
   snapshot_defers(1);
   agent_->control().fence(9);
   agent_->grant();
@@ -199,7 +199,7 @@ TEST_F(Deferred, NothingBeginsInATrainerThatWasFenced) {
   EXPECT_EQ(caught([&] { engine_->snapshot(2); }).status, CKPT_ERR_SUPERSEDED);
 }
 
-TEST_F(Deferred, WhatIsDiscardedWhileItWaitsNeverBegins) {
+TEST_F(Deferred, DiscardedWaitingSnapshotNeverBegins) {
   snapshot_defers(1);
   engine_->discard();
   EXPECT_EQ(engine_->wait(1, CKPT_STAGE_CAPTURED, 0).status, CKPT_DISCARDED);
@@ -213,7 +213,7 @@ TEST_F(Deferred, WhatIsDiscardedWhileItWaitsNeverBegins) {
   EXPECT_EQ(engine_->stage(2), CKPT_STAGE_CAPTURING) << "with the grant that came meanwhile";
 }
 
-TEST_F(Deferred, AForgottenUpdateDiscardsWhatWaitsAndIsWarnedOf) {
+TEST_F(Deferred, ForgottenUpdateDiscardsTheWaitingSnapshotWithAWarning) {
   WarningLog warnings(*engine_);
   snapshot_defers(1);
   snapshot_defers(2);
@@ -223,7 +223,7 @@ TEST_F(Deferred, AForgottenUpdateDiscardsWhatWaitsAndIsWarnedOf) {
   EXPECT_EQ(warnings.take(CKPT_WARNING_FORGOTTEN_UPDATE), "") << "a skip needs no warning";
 }
 
-TEST_F(Deferred, TensorsStayWhereTheyAreWhileASnapshotWaits) {
+TEST_F(Deferred, RefusesToMoveTensorsWhileASnapshotWaits) {
   snapshot_defers(1);
   auto more = test_tensor("more", CKPT_F32, {1});
   EXPECT_THAT(caught([&] { engine_->register_tensor(more.abi()); }).sentence,
@@ -256,7 +256,7 @@ TEST_F(Deferred, ClosingDoesNotWaitForTheSlotOfAnAgentThatIsGone) {
   EXPECT_EQ(engine_->wait(1, CKPT_STAGE_CAPTURING, 0).status, CKPT_SKIPPED);
 }
 
-TEST_F(Deferred, AnAgentThatDiesWhileASnapshotWaitsDelaysNothing) {
+TEST_F(Deferred, DeadAgentDoesNotDelayAWaitingSnapshot) {
   snapshot_defers(1);
   agent_.reset();
   EXPECT_EQ(engine_->before_update().status, CKPT_SKIPPED);
@@ -272,7 +272,7 @@ TEST_F(Deferred, AnAgentThatDiesWhileASnapshotWaitsDelaysNothing) {
   EXPECT_EQ(stored("weight", CheckpointId(1, k)), tensors_[0].bytes);
 }
 
-TEST_F(Deferred, ASnapshotThatWaitsTakesTheSlotThatTheNextAgentGrants) {
+TEST_F(Deferred, WaitingSnapshotUsesTheNextAgentsGrant) {
   fill(1);
   snapshot_defers(1);
   const auto kept = tensors_[1].bytes;
@@ -287,7 +287,7 @@ TEST_F(Deferred, ASnapshotThatWaitsTakesTheSlotThatTheNextAgentGrants) {
 }
 
 // The agent may have made other slots. Only its answer tells.
-TEST_F(Deferred, AGrantOfTheNextAgentWaitsUntilItsSlotsAreMapped) {
+TEST_F(Deferred, NextAgentsGrantWaitsUntilItsSlotsAreMapped) {
   snapshot_defers(1);
   agent_->hold_reserve();
   agent_->hang_up();
@@ -326,13 +326,13 @@ class NotDeferred : public Deferred {
   void SetUp() override {}
 };
 
-TEST_F(NotDeferred, OnADeviceThatCannotStartLateASnapshotWithoutASlotIsSkippedAtOnce) {
+TEST_F(NotDeferred, SkipsASnapshotImmediatelyIfTheDeviceCannotStartLate) {
   begin(engine<LateDevice>());
   EXPECT_EQ(engine_->snapshot(1).status, CKPT_SKIPPED);
   EXPECT_EQ(engine_->before_update().status, CKPT_OK);
 }
 
-TEST_F(NotDeferred, APrivateShardThatIsTooLargeToKeepIsSkippedAtOnce) {
+TEST_F(NotDeferred, SkipsASnapshotImmediatelyIfThePrivateShardIsTooLarge) {
   tensors_[1] = test_tensor("rng", CKPT_U8, {(16 << 20) + 1}, CKPT_SYNCHRONOUS);
   begin(host_engine());
   EXPECT_EQ(engine_->snapshot(1).status, CKPT_SKIPPED);

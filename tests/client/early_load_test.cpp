@@ -120,7 +120,7 @@ class EarlyLoadTest : public testing::Test {
   std::optional<EarlyLoad> load_;
 };
 
-TEST_F(EarlyLoadTest, LeavesAreLoadedBeforeThePieceIsComplete) {
+TEST_F(EarlyLoadTest, LoadsLeavesBeforeThePieceIsComplete) {
   auto piece = arriving("rank0", first);
   follow(piece);
   EXPECT_TRUE(load_->step()) << "nothing is announced yet";
@@ -140,7 +140,7 @@ TEST_F(EarlyLoadTest, LeavesAreLoadedBeforeThePieceIsComplete) {
   EXPECT_FALSE(load_->step());
 }
 
-TEST_F(EarlyLoadTest, ALeafThatIsDamagedAfterItWasVerifiedDoesNotCount) {
+TEST_F(EarlyLoadTest, DoesNotCountALeafDamagedAfterItsVerification) {
   auto piece = arriving("rank0", first);
   follow(piece);
   piece.begin();
@@ -151,7 +151,7 @@ TEST_F(EarlyLoadTest, ALeafThatIsDamagedAfterItWasVerifiedDoesNotCount) {
   EXPECT_FALSE(load_->step()) << "the restore itself finds out what is wrong";
 }
 
-TEST_F(EarlyLoadTest, AFailedTransferGoesOnWithTheLeavesThatTheTensorsLack) {
+TEST_F(EarlyLoadTest, LoadsOnlyMissingLeavesAfterAFailedTransfer) {
   auto piece = arriving("rank0", first);
   follow(piece);
   piece.begin();
@@ -174,7 +174,7 @@ TEST_F(EarlyLoadTest, AFailedTransferGoesOnWithTheLeavesThatTheTensorsLack) {
 }
 
 // What is read may be a mix of old and new bytes.
-TEST_F(EarlyLoadTest, WhatIsCopiedWhileTheSlotIsEmptiedDoesNotCount) {
+TEST_F(EarlyLoadTest, DoesNotCountLeavesCopiedWhileTheSlotIsEmptied) {
   auto piece = arriving("rank0", first);
   follow(piece);
   piece.begin();
@@ -186,7 +186,7 @@ TEST_F(EarlyLoadTest, WhatIsCopiedWhileTheSlotIsEmptiedDoesNotCount) {
   EXPECT_EQ(loaded(piece), 4u);
 }
 
-TEST_F(EarlyLoadTest, APieceOfAnotherCheckpointTakesTheTensorsOver) {
+TEST_F(EarlyLoadTest, PieceOfAnotherCheckpointReplacesLoadedLeaves) {
   auto old = arriving("rank0", first), next = arriving("rank0", second, 1);
   follow(old);
   old.begin();
@@ -220,7 +220,7 @@ TEST_F(EarlyLoadTest, PartsAndThePrivateShardAreLoadedSideBySide) {
   }
 }
 
-TEST_F(EarlyLoadTest, AnotherCutOfTheShardTakesTheTensorsOver) {
+TEST_F(EarlyLoadTest, AnotherDivisionOfTheShardReplacesLoadedLeaves) {
   auto part = arriving("rank0.1of2", first), whole = arriving("rank0", first);
   follow(part);
   part.begin();
@@ -234,7 +234,7 @@ TEST_F(EarlyLoadTest, AnotherCutOfTheShardTakesTheTensorsOver) {
   EXPECT_EQ(loaded(whole), 1u);
 }
 
-TEST_F(EarlyLoadTest, APieceThatDoesNotFitTheTensorsIsLeftToTheRestore) {
+TEST_F(EarlyLoadTest, IgnoresAPieceThatDoesNotFitTheTensors) {
   auto piece = arriving("rank0", first);
   TestTensor more = test_tensor("x", CKPT_U8, {1});
   registry_.add(more.abi(), device_);
@@ -247,7 +247,7 @@ TEST_F(EarlyLoadTest, APieceThatDoesNotFitTheTensorsIsLeftToTheRestore) {
   EXPECT_FALSE(load_->has_changed_tensors());
 }
 
-TEST_F(EarlyLoadTest, AnotherPieceInTheNamedSlotIsNotLoaded) {
+TEST_F(EarlyLoadTest, IgnoresAnotherPieceInTheNamedSlot) {
   auto other = arriving("rank0", first), named = arriving("rank0", second);
   other.begin();
   other.land(11);
@@ -260,7 +260,7 @@ TEST_F(EarlyLoadTest, AnotherPieceInTheNamedSlotIsNotLoaded) {
   EXPECT_EQ(loaded(named), 11u);
 }
 
-TEST_F(EarlyLoadTest, NothingCountsAnyMoreOnceTheTensorsWereWrittenInAnotherWay) {
+TEST_F(EarlyLoadTest, ForgetsLoadedLeavesAfterOtherWritesToTheTensors) {
   auto piece = arriving("rank0", first);
   follow(piece);
   piece.begin();

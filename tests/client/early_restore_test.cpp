@@ -90,7 +90,7 @@ class EarlyRestoreTest : public EngineTest {
   ckpt_restored restored_ = CKPT_RESTORED_INIT;
 };
 
-TEST_F(EarlyRestoreTest, HalfOfAPieceIsInTheTensorsWhileTheOtherHalfIsOnItsWay) {
+TEST_F(EarlyRestoreTest, LoadsTheFirstHalfOfAPieceWhileTheSecondIsOnItsWay) {
   begin_restore();
   arriving_->land(5 * leaf);
   EXPECT_TRUE(come_to_hold(0, 5 * leaf));
@@ -102,7 +102,7 @@ TEST_F(EarlyRestoreTest, HalfOfAPieceIsInTheTensorsWhileTheOtherHalfIsOnItsWay) 
   expect_tensors_of(2);
 }
 
-TEST_F(EarlyRestoreTest, AFetchThatFailsHalfwayAndGoesOnFromAnotherSourceGivesExactBytes) {
+TEST_F(EarlyRestoreTest, GivesExactBytesAfterAFetchSwitchesItsSource) {
   begin_restore();
   arriving_->land(5 * leaf);
   EXPECT_TRUE(come_to_hold(0, 5 * leaf));
@@ -117,7 +117,7 @@ TEST_F(EarlyRestoreTest, AFetchThatFailsHalfwayAndGoesOnFromAnotherSourceGivesEx
   expect_tensors_of(2);
 }
 
-TEST_F(EarlyRestoreTest, AnAgentThatDiesWhileAPieceArrivesIsAskedAgain) {
+TEST_F(EarlyRestoreTest, AsksTheNextAgentIfTheAgentDiesDuringARestore) {
   begin_restore();
   arriving_->land(5 * leaf);
   EXPECT_TRUE(come_to_hold(0, 5 * leaf));
@@ -129,7 +129,7 @@ TEST_F(EarlyRestoreTest, AnAgentThatDiesWhileAPieceArrivesIsAskedAgain) {
   expect_tensors_of(2);
 }
 
-TEST_F(EarlyRestoreTest, ALeafThatIsDamagedInTheSlotAfterItWasVerifiedIsNoticed) {
+TEST_F(EarlyRestoreTest, NoticesALeafDamagedAfterItsVerification) {
   begin_restore();
   arriving_->land(2 * leaf);
   EXPECT_TRUE(come_to_hold(0, 2 * leaf));
@@ -145,7 +145,7 @@ TEST_F(EarlyRestoreTest, ALeafThatIsDamagedInTheSlotAfterItWasVerifiedIsNoticed)
 }
 
 // A stopped agent says nothing, and nothing arrives.
-TEST_F(EarlyRestoreTest, ARestoreEndsAtItsDeadlineIfTheAgentStops) {
+TEST_F(EarlyRestoreTest, RestoreFailsAtItsDeadlineIfTheAgentHangs) {
   begin_restore({{"restore_timeout_ms", "1"}});
   arriving_->land(5 * leaf);
   restoring_.join();
@@ -153,7 +153,7 @@ TEST_F(EarlyRestoreTest, ARestoreEndsAtItsDeadlineIfTheAgentStops) {
   EXPECT_THAT(caught_.sentence, HasSubstr("the agent gave no answer to \"restore\""));
 }
 
-TEST_F(EarlyRestoreTest, AFreshStartIsRefusedOnceAPartOfALostCheckpointIsInTheTensors) {
+TEST_F(EarlyRestoreTest, RefusesAFreshStartAfterLoadingPartOfALostCheckpoint) {
   begin_restore();
   arriving_->land(5 * leaf);
   EXPECT_TRUE(come_to_hold(0, 5 * leaf));
@@ -163,7 +163,7 @@ TEST_F(EarlyRestoreTest, AFreshStartIsRefusedOnceAPartOfALostCheckpointIsInTheTe
   EXPECT_THAT(caught_.sentence, HasSubstr("a checkpoint was lost while it was being loaded"));
 }
 
-TEST_F(EarlyRestoreTest, TheLayoutIsKnownBeforeTheBytesAreHereAndTensorsMadeFromItAreFilledAsTheyCome) {
+TEST_F(EarlyRestoreTest, FillsTensorsThatWereMadeFromAnEarlyLayout) {
   agent_->tell_whole("rank0.private", CheckpointId(1, 2));
   ask_for_layout();
   EXPECT_EQ(layout_.at("iteration"), 2);
@@ -180,7 +180,7 @@ TEST_F(EarlyRestoreTest, TheLayoutIsKnownBeforeTheBytesAreHereAndTensorsMadeFrom
   expect_tensors_of(2);
 }
 
-TEST_F(EarlyRestoreTest, AnEarlyLayoutOfACheckpointThatIsLostMeanwhileIsRefusedAndTheNextLayoutIsTrue) {
+TEST_F(EarlyRestoreTest, RefusesToRestoreAnEarlyLayoutOfALostCheckpoint) {
   agent_->tell_whole("rank0.private", CheckpointId(1, 2));
   ask_for_layout();
   EXPECT_TRUE(layout_.at("found"));
@@ -193,7 +193,7 @@ TEST_F(EarlyRestoreTest, AnEarlyLayoutOfACheckpointThatIsLostMeanwhileIsRefusedA
   expect_tensors_of(99);
 }
 
-TEST_F(EarlyRestoreTest, IfAnOlderCheckpointOfTheSameLayoutIsDecidedMeanwhileItIsRestored) {
+TEST_F(EarlyRestoreTest, RestoresAnOlderCheckpointOfTheSameLayout) {
   agent_->tell_whole("rank0.private", CheckpointId(1, 2));
   ask_for_layout();
   register_and_restore();
@@ -206,7 +206,7 @@ TEST_F(EarlyRestoreTest, IfAnOlderCheckpointOfTheSameLayoutIsDecidedMeanwhileItI
   expect_tensors_of(1);
 }
 
-TEST_F(EarlyRestoreTest, AShardThatIsTakenAfterAnEarlyLayoutIsWhole) {
+TEST_F(EarlyRestoreTest, LoadsAShardTakenOverAfterAnEarlyLayout) {
   agent_->tell_whole("rank0.private", CheckpointId(1, 2));
   ask_for_layout();
   std::vector<std::byte> taken(10 * leaf + 5);
@@ -220,7 +220,7 @@ TEST_F(EarlyRestoreTest, AShardThatIsTakenAfterAnEarlyLayoutIsWhole) {
 }
 
 // Its slot is named, but its manifest never comes.
-TEST_F(EarlyRestoreTest, ALayoutThatDoesNotArriveComesWithTheFinalAnswer) {
+TEST_F(EarlyRestoreTest, ReturnsTheLayoutWithTheFinalAnswerIfItDoesNotArrive) {
   agent_->tell_whole("rank0.private", CheckpointId(1, 2));
   arriving_->fail();
   restoring_ = std::thread([&] { ask_for_layout(); });
@@ -228,7 +228,7 @@ TEST_F(EarlyRestoreTest, ALayoutThatDoesNotArriveComesWithTheFinalAnswer) {
   EXPECT_EQ(layout_.at("iteration"), 1);
 }
 
-TEST_F(EarlyRestoreTest, ALayoutIsNotToldWhileTheAgentHasNamedOneOfTheShardsOnly) {
+TEST_F(EarlyRestoreTest, WithholdsTheLayoutUntilBothShardsAreNamed) {
   restoring_ = std::thread([&] { ask_for_layout(); });
   agent_->await_held_restore();
   EXPECT_TRUE(layout_.is_null());
@@ -237,7 +237,7 @@ TEST_F(EarlyRestoreTest, ALayoutIsNotToldWhileTheAgentHasNamedOneOfTheShardsOnly
   EXPECT_EQ(layout_.at("iteration"), 2);
 }
 
-TEST_F(EarlyRestoreTest, AFreshStartLeavesTheTensorsAloneIfNothingHasArrived) {
+TEST_F(EarlyRestoreTest, FreshStartKeepsTheTensorsIfNothingHasArrived) {
   begin_restore();
   agent_->lose_everything();
   finish_restore();

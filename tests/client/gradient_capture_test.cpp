@@ -53,7 +53,7 @@ class GradientCaptureTest : public EngineTest {
   std::uint64_t updates_ = 1;
 };
 
-TEST_F(GradientCaptureTest, TheRecordHasTheGradientsTheFactorsAndWhatTheStepDoesNotCompute) {
+TEST_F(GradientCaptureTest, RecordHoldsGradientsFactorsAndStateOutsideTheStep) {
   start();
   capture(0);
   ASSERT_TRUE(engine_->wants_gradients());
@@ -76,7 +76,7 @@ TEST_F(GradientCaptureTest, TheRecordHasTheGradientsTheFactorsAndWhatTheStepDoes
   for (const auto& tensor : tensors_) EXPECT_EQ(stored(tensor.name, CheckpointId(1, 1)), tensor.bytes) << tensor.name;
 }
 
-TEST_F(GradientCaptureTest, AStepOfSgdHasAMomentumAndNoSecondMoment) {
+TEST_F(GradientCaptureTest, SgdStepHasAMomentumAndNoSecondMoment) {
   std::erase_if(tensors_, [](const TestTensor& tensor) { return tensor.name == "v"; });
   start();
   capture(0);
@@ -99,7 +99,7 @@ TEST_F(GradientCaptureTest, AStepOfSgdHasAMomentumAndNoSecondMoment) {
 }
 
 // The square root is not the processor's.
-TEST_F(GradientCaptureTest, SaysThatAdamOnACpuIsRepeatedOnlyIfItIsFused) {
+TEST_F(GradientCaptureTest, WarnsThatUnfusedAdamOnACpuIsNotRepeated) {
   start();
   WarningLog warnings(*engine_);
   capture(0);
@@ -120,7 +120,7 @@ TEST_F(GradientCaptureTest, RefusesAGradientOnAGpuIfNoTensorIsThere) {
   EXPECT_EQ(caught([&] { engine_->add_gradient(elsewhere); }).status, CKPT_ERR_INVALID);
 }
 
-TEST_F(GradientCaptureTest, EachCheckpointHasTheRecordOfItsOwnUpdate) {
+TEST_F(GradientCaptureTest, EachCheckpointHoldsTheRecordOfItsOwnUpdate) {
   start();
   capture(0);
   for (std::int64_t k = 1; k < 6; ++k) {
@@ -165,7 +165,7 @@ TEST_F(GradientCaptureTest, TwoUpdatesInOneIterationHaveNoRecord) {
   EXPECT_FALSE(record(1));
 }
 
-TEST_F(GradientCaptureTest, IsNotWantedWithoutTheOption) {
+TEST_F(GradientCaptureTest, TakesNoGradientsWithoutTheOption) {
   start({{"protection", "copies(2)"}});
   capture(0);
   EXPECT_FALSE(engine_->wants_gradients());
@@ -175,7 +175,7 @@ TEST_F(GradientCaptureTest, IsNotWantedWithoutTheOption) {
   EXPECT_FALSE(record(1));
 }
 
-TEST_F(GradientCaptureTest, RefusesAGradientOfAnotherSizeTypeOrNameAndThenTakesNoRecord) {
+TEST_F(GradientCaptureTest, RefusesAMismatchedGradientAndTakesNoRecord) {
   start();
   capture(0);
   const auto sentence = [&](auto change) {
@@ -193,7 +193,7 @@ TEST_F(GradientCaptureTest, RefusesAGradientOfAnotherSizeTypeOrNameAndThenTakesN
   EXPECT_FALSE(record(3));
 }
 
-TEST_F(GradientCaptureTest, SaysOnceThatGradientsOfThisTypeAreNotRepeated) {
+TEST_F(GradientCaptureTest, WarnsOnceThatGradientsOfThisTypeAreNotRepeated) {
   start();
   WarningLog warnings(*engine_);
   for (std::int64_t k = 0; k < 3; ++k) {
@@ -207,7 +207,7 @@ TEST_F(GradientCaptureTest, SaysOnceThatGradientsOfThisTypeAreNotRepeated) {
   EXPECT_EQ(told.find("neither"), told.rfind("neither"));
 }
 
-TEST_F(GradientCaptureTest, ARecordLongerThanHalfOfTheStateIsNotCapturedAndToldOnce) {
+TEST_F(GradientCaptureTest, SkipsARecordLongerThanHalfTheStateAndWarnsOnce) {
   tensors_.push_back(test_tensor("frozen", CKPT_U8, {3 * elements * 4}));
   tensors_.back().fill(1);
   start();
@@ -223,7 +223,7 @@ TEST_F(GradientCaptureTest, ARecordLongerThanHalfOfTheStateIsNotCapturedAndToldO
   EXPECT_EQ(told.find("half"), told.rfind("half"));
 }
 
-TEST_F(GradientCaptureTest, ADeferredCaptureHasTheRecordToo) {
+TEST_F(GradientCaptureTest, DeferredCaptureAlsoHoldsTheRecord) {
   start();
   ASSERT_EQ(engine_->snapshot(0).status, CKPT_OK);
   ASSERT_EQ(engine_->before_update().status, CKPT_OK);

@@ -29,7 +29,7 @@ HealthFacts facts_of(std::uint8_t state) {
   return facts;
 }
 
-TEST(HealthJudge, PassesOnWhatTheAgentSays) {
+TEST(HealthJudge, PassesOnTheAgentsVerdict) {
   for (std::uint8_t state = 0; state <= 2; ++state) {
     const ckpt_health_t health = judge(facts_of(state));
     EXPECT_EQ(health.state, static_cast<ckpt_protection>(state));
@@ -38,7 +38,7 @@ TEST(HealthJudge, PassesOnWhatTheAgentSays) {
   }
 }
 
-TEST(HealthJudge, AnAgentThatDoesNotHeartbeatIsNotBelieved) {
+TEST(HealthJudge, DistrustsAnAgentWithoutHeartbeats) {
   HealthFacts facts = facts_of(0);
   facts.silent_ms = 3000;
   EXPECT_EQ(judge(facts).state, CKPT_DEGRADED);
@@ -51,7 +51,7 @@ TEST(HealthJudge, AnAgentThatDoesNotHeartbeatIsNotBelieved) {
   EXPECT_EQ(judge(facts).state, CKPT_PROTECTED) << "that agent beats seldom";
 }
 
-TEST(HealthJudge, ASuspicionIsForgottenWhenNobodyWatchesAnyMore) {
+TEST(HealthJudge, ForgetsASuspicionWhenTheAgentIsSilent) {
   HealthFacts facts = facts_of(0);
   facts.news->suspicion = "rank 1 is stopped";
   EXPECT_STREQ(judge(facts).suspicion, "rank 1 is stopped");
@@ -62,7 +62,7 @@ TEST(HealthJudge, ASuspicionIsForgottenWhenNobodyWatchesAnyMore) {
   EXPECT_STREQ(judge(facts).suspicion, "");
 }
 
-TEST(HealthJudge, WithoutAnAgentItIsNotProtectedWhenCommitsAreDue) {
+TEST(HealthJudge, ReportsNotProtectedWithoutAnAgentWhenCommitsAreDue) {
   HealthFacts facts = facts_of(0);
   facts.is_connected = false;
   facts.why_disconnected = "it ended";
@@ -73,21 +73,21 @@ TEST(HealthJudge, WithoutAnAgentItIsNotProtectedWhenCommitsAreDue) {
   EXPECT_NE(std::string(judge(facts).text).find("it ended"), std::string::npos);
 }
 
-TEST(HealthJudge, AnAgentThatSaysProtectedWhileNoCommitIsHeardIsNotBelieved) {
+TEST(HealthJudge, DistrustsProtectedWhileNoCommitArrives) {
   HealthFacts facts = facts_of(0);
   facts.quiet_ms = 7000;
   EXPECT_EQ(judge(facts).state, CKPT_NOT_PROTECTED);
   EXPECT_STREQ(judge(facts).reason, "stalled");
 }
 
-TEST(HealthJudge, ATrainerOfAnEarlierIncarnationIsNotProtected) {
+TEST(HealthJudge, ReportsNotProtectedInAnEarlierIncarnation) {
   HealthFacts facts = facts_of(0);
   facts.is_superseded = true;
   EXPECT_EQ(judge(facts).state, CKPT_NOT_PROTECTED);
   EXPECT_STREQ(judge(facts).reason, "superseded");
 }
 
-TEST(HealthJudge, NothingWasToldYet) {
+TEST(HealthJudge, ReportsDegradedBeforeTheFirstVerdict) {
   HealthFacts facts = facts_of(0);
   facts.news.reset();
   EXPECT_EQ(judge(facts).state, CKPT_DEGRADED);
@@ -95,7 +95,7 @@ TEST(HealthJudge, NothingWasToldYet) {
   EXPECT_EQ(judge(facts).allowed_ms, 5000);
 }
 
-TEST(HealthJudge, TextsThatAreTooLongAreCutOff) {
+TEST(HealthJudge, CutsLongTexts) {
   HealthFacts facts = facts_of(2);
   facts.news->text = std::string(10'000, 'x');
   facts.news->reason = std::string(10'000, 'y');
@@ -164,14 +164,14 @@ TEST_F(WatchTest, CallsBackWhenTheVerdictChanges) {
   EXPECT_EQ(read[1].state, CKPT_PROTECTED);
 }
 
-TEST_F(WatchTest, TellsAtOnceThatAllIsWellAgain) {
+TEST_F(WatchTest, ReportsRecoveryImmediately) {
   watch.on_change(&receive, this);
   await_calls_for(2);
   await_calls_for(0);
   EXPECT_EQ(received_count(), 2u);
 }
 
-TEST_F(WatchTest, TellsEachSuspicionAtOnceAndItsEnd) {
+TEST_F(WatchTest, ReportsEachSuspicionAndItsEndImmediately) {
   watch.on_change(&receive, this);
   for (const std::string suspicion : {"rank 1 is stopped", "rank 1 has ended", ""}) {
     arena::HealthNews news = news_of(0);
@@ -184,7 +184,7 @@ TEST_F(WatchTest, TellsEachSuspicionAtOnceAndItsEnd) {
   }
 }
 
-TEST_F(WatchTest, TellsWhatIsTheCaseToWhoeverComesLater) {
+TEST_F(WatchTest, NotifiesANewCallbackOfTheCurrentVerdict) {
   heartbeat(2);
   await([&] { return watch.now().state == CKPT_NOT_PROTECTED; });
   watch.on_change(&receive, this);
@@ -193,7 +193,7 @@ TEST_F(WatchTest, TellsWhatIsTheCaseToWhoeverComesLater) {
   await([&] { return received_count() == 2; });
 }
 
-TEST_F(WatchTest, NobodyIsCalledAfterwards) {
+TEST_F(WatchTest, CallsNoCallbackAfterItsRemoval) {
   watch.on_change(&receive, this);
   watch.on_change(nullptr, nullptr);
   await_calls_for(2);
@@ -201,7 +201,7 @@ TEST_F(WatchTest, NobodyIsCalledAfterwards) {
   EXPECT_EQ(received_count(), 0u);
 }
 
-TEST_F(WatchTest, AnAgentThatHeartbeatsAgainIsBelievedAgain) {
+TEST_F(WatchTest, TrustsAnAgentAgainAfterItsHeartbeatsResume) {
   const HealthWatch impatient({5000, 1, "n3"}, source);
   await([&] { return std::string(impatient.now().reason) == "agent_silent"; });
   await([&] {
@@ -210,7 +210,7 @@ TEST_F(WatchTest, AnAgentThatHeartbeatsAgainIsBelievedAgain) {
   });
 }
 
-TEST_F(WatchTest, ACommitThatIsHeardOfEndsTheTimeWithoutOne) {
+TEST_F(WatchTest, CommitRestoresTheProtectedVerdict) {
   watch.on_change(&receive, this);
   heartbeat(0, 1);
   await([&] { return has_listing(CKPT_NOT_PROTECTED); });
@@ -218,7 +218,7 @@ TEST_F(WatchTest, ACommitThatIsHeardOfEndsTheTimeWithoutOne) {
   await([&] { return has_listing(CKPT_PROTECTED); });
 }
 
-TEST_F(WatchTest, ATrainerThatIsFencedOffIsToldThatItsIncarnationIsOver) {
+TEST_F(WatchTest, FencedTrainerLearnsThatItsIncarnationIsOver) {
   control->fence(2);
   await([&] { return std::string(watch.now().reason) == "superseded"; });
   EXPECT_EQ(watch.now().state, CKPT_NOT_PROTECTED);

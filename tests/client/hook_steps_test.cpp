@@ -18,7 +18,7 @@ using arena::CommKind;
 
 enum Phase : std::uint32_t { before, hooks, after };
 
-TEST(HookSteps, NoHookMakesASystemCallAndTheLogIsReadableAtEveryInstruction) {
+TEST(HookSteps, HooksMakeNoSystemCallAndKeepTheLogReadable) {
   const test::TemporaryDirectory directory{test::in_memory};
   const arena::Control agent = arena::Control::create(directory.path(), 0);
   arena::CommReader reader(agent.comm());

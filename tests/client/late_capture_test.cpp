@@ -12,7 +12,7 @@ using testing::Not;
 
 using LateCaptureTest = HaltedEngineTest;
 
-TEST_F(LateCaptureTest, BetweenDueIterationsOnlyThePrivateShardIsKept) {
+TEST_F(LateCaptureTest, KeepsOnlyThePrivateShardBetweenDueIterations) {
   auto engine = halting_engine();
   train_until(*engine, 3);
   EXPECT_TRUE(is_stored("rank0", 0));
@@ -26,7 +26,7 @@ TEST_F(LateCaptureTest, BetweenDueIterationsOnlyThePrivateShardIsKept) {
   EXPECT_THAT(engine->snapshot(4).text, HasSubstr("capture_every"));
 }
 
-TEST_F(LateCaptureTest, AHaltedRankIsCapturedWithoutItsTrainingThread) {
+TEST_F(LateCaptureTest, CapturesAHaltedRankWithoutItsTrainingThread) {
   auto engine = halting_engine();
   train_until(*engine, 3);
   halt(3);
@@ -51,7 +51,7 @@ TEST_F(LateCaptureTest, NoUpdateBeginsInAHaltedIncarnation) {
   expect_stored(3);
 }
 
-TEST_F(LateCaptureTest, TheSentenceSaysWhoHoldsTrainingUp) {
+TEST_F(LateCaptureTest, HaltMessageNamesTheCulprit) {
   auto engine = halting_engine();
   train_until(*engine, 3);
   arena::HealthNews news;
@@ -64,7 +64,7 @@ TEST_F(LateCaptureTest, TheSentenceSaysWhoHoldsTrainingUp) {
                "ckpt_restore(), or end this process and restart the rank with all others");
 }
 
-TEST_F(LateCaptureTest, ARankInsideAnUpdateIsCapturedAfterIt) {
+TEST_F(LateCaptureTest, CapturesARankInAnUpdateAfterTheUpdate) {
   auto engine = halting_engine();
   train_until(*engine, 3);
   ASSERT_EQ(engine->before_update().status, CKPT_OK);
@@ -77,7 +77,7 @@ TEST_F(LateCaptureTest, ARankInsideAnUpdateIsCapturedAfterIt) {
   EXPECT_FALSE(is_stored("rank0", 3));
 }
 
-TEST_F(LateCaptureTest, AHeldRankWaitsAtTheGateAndGoesOnIfItLags) {
+TEST_F(LateCaptureTest, HeldRankThatLagsBehindContinues) {
   auto engine = halting_engine();
   train_until(*engine, 3);
   halt(std::nullopt);
@@ -96,7 +96,7 @@ TEST_F(LateCaptureTest, AHeldRankWaitsAtTheGateAndGoesOnIfItLags) {
   EXPECT_EQ(engine->before_update().status, CKPT_ERR_HALTED);
 }
 
-TEST_F(LateCaptureTest, ACaptureUnderWayIsFinished) {
+TEST_F(LateCaptureTest, FinishesACaptureInProgress) {
   auto engine = halting_engine("1");
   train_until(*engine, 3);
   await_stored("rank0.private", 3);  // kept at once, for a rank that dies now
@@ -106,14 +106,14 @@ TEST_F(LateCaptureTest, ACaptureUnderWayIsFinished) {
   expect_stored(3);
 }
 
-TEST_F(LateCaptureTest, AStateThatIsCapturedAlreadyIsNotCapturedAgain) {
+TEST_F(LateCaptureTest, DoesNotCaptureAnAlreadyCapturedStateAgain) {
   auto engine = halting_engine();
   halt(-1);
   await(FreezeState::captured, -1);  // a fresh start
   EXPECT_EQ(engine->before_update().status, CKPT_ERR_HALTED);
 }
 
-TEST_F(LateCaptureTest, ASnapshotWithoutASlotIsCapturedOnceThereIsOne) {
+TEST_F(LateCaptureTest, CapturesASkippedSnapshotOnceThereIsASlot) {
   auto engine = halting_engine();
   for (int k = 0; k <= 2; ++k) {
     engine->before_update();
@@ -130,7 +130,7 @@ TEST_F(LateCaptureTest, ASnapshotWithoutASlotIsCapturedOnceThereIsOne) {
   expect_stored(2);
 }
 
-TEST_F(LateCaptureTest, ASnapshotWithoutASlotIsForgottenAtTheNextUpdate) {
+TEST_F(LateCaptureTest, ForgetsASnapshotWithoutASlotAtTheNextUpdate) {
   auto engine = halting_engine();
   for (int k = 0; k <= 1; ++k) {
     ASSERT_EQ(engine->before_update().status, CKPT_OK);
@@ -148,7 +148,7 @@ TEST_F(LateCaptureTest, ASnapshotWithoutASlotIsForgottenAtTheNextUpdate) {
   expect_stored(2);
 }
 
-TEST_F(LateCaptureTest, ThePrivateShardOfAnIterationThatIsOverIsNotJoinedWithNewerTensors) {
+TEST_F(LateCaptureTest, DoesNotCombineAnOldPrivateShardWithNewerTensors) {
   auto engine = halting_engine();
   train_until(*engine, 3);
   agent_->control().resume_at(100);
@@ -174,7 +174,7 @@ constexpr bool finds_races = true;
 constexpr bool finds_races = false;
 #endif
 
-TEST_F(LateCaptureTest, ALoopThatDoesNotAskBeforeUpdatesIsNotCaptured) {
+TEST_F(LateCaptureTest, DoesNotCaptureALoopWithoutBeforeUpdate) {
   if (finds_races) GTEST_SKIP();
   auto engine = halting_engine();
   for (int k = 0; k <= 11; ++k) {
@@ -214,7 +214,7 @@ class LoopThatLooksAtTicketsTest : public LateCaptureTest {
   }
 };
 
-TEST_F(LoopThatLooksAtTicketsTest, IsNotCapturedInAHaltedJob) {
+TEST_F(LoopThatLooksAtTicketsTest, IsNotCapturedInAHalt) {
   train_until_it_does_not_ask();
   halt(1);
   await(FreezeState::refused, 1);
@@ -228,7 +228,7 @@ TEST_F(LoopThatLooksAtTicketsTest, IsNotCapturedAtItsEnd) {
   EXPECT_FALSE(is_stored("rank0", 1));
 }
 
-TEST_F(LateCaptureTest, ALoopThatOnceForgotToAskIsNeverCapturedAndToldOnce) {
+TEST_F(LateCaptureTest, NeverCapturesALoopThatForgotBeforeUpdateAndWarnsOnce) {
   auto engine = halting_engine();
   train_until(*engine, 3);
   WarningLog warnings(*engine);
@@ -246,7 +246,7 @@ TEST_F(LateCaptureTest, ALoopThatOnceForgotToAskIsNeverCapturedAndToldOnce) {
   EXPECT_FALSE(is_stored("rank0", 9));
 }
 
-TEST_F(LateCaptureTest, ARegistrationThatIsRefusedLeavesTheRankAtRest) {
+TEST_F(LateCaptureTest, RefusedRegistrationLeavesTheRankAtRest) {
   auto engine = halting_engine();
   train_until(*engine, 3);
   EXPECT_EQ(caught([&] { engine->register_tensor(tensors_[0].abi()); }).status, CKPT_ERR_INVALID);
@@ -256,7 +256,7 @@ TEST_F(LateCaptureTest, ARegistrationThatIsRefusedLeavesTheRankAtRest) {
   expect_stored(3);
 }
 
-TEST_F(LateCaptureTest, AClosedEngineAnswersAHaltUntilItsProcessEnds) {
+TEST_F(LateCaptureTest, ClosedEngineAnswersAHaltUntilItsProcessEnds) {
   auto engine = host_engine({{"on_suspicion", "halt"}, {"capture_every", "10"}, {"close_timeout_ms", "50"}});
   register_all(*engine, tensors_);
   restore(*engine);
@@ -266,7 +266,7 @@ TEST_F(LateCaptureTest, AClosedEngineAnswersAHaltUntilItsProcessEnds) {
   await(FreezeState::captured, 3);
 }
 
-TEST_F(LateCaptureTest, AnEngineThatIsClosedWithinAnUpdateRefusesAHaltAtOnce) {
+TEST_F(LateCaptureTest, EngineClosedWithinAnUpdateRefusesAHaltImmediately) {
   auto engine = host_engine({{"on_suspicion", "halt"}, {"capture_every", "10"}, {"close_timeout_ms", "50"}});
   register_all(*engine, tensors_);
   restore(*engine);
@@ -278,7 +278,7 @@ TEST_F(LateCaptureTest, AnEngineThatIsClosedWithinAnUpdateRefusesAHaltAtOnce) {
 }
 
 // Whoever closes an engine may end its thread before it has looked again.
-TEST_F(LateCaptureTest, AnEngineThatIsDestroyedInAHaltedJobAnswersLast) {
+TEST_F(LateCaptureTest, DestroyedEngineInAHaltedJobAnswersLast) {
   agent_->answer_with("restore", {{"found", false}});
   for (const bool is_updating : {false, true}) {
     auto engine = halting_engine();
@@ -293,7 +293,7 @@ TEST_F(LateCaptureTest, AnEngineThatIsDestroyedInAHaltedJobAnswersLast) {
   }
 }
 
-TEST_F(LateCaptureTest, WithoutADecisionTheRankDoesNotWaitForEver) {
+TEST_F(LateCaptureTest, StopsWaitingForADecisionAfterItsDeadline) {
   auto engine = std::make_unique<Engine>(options({{"on_suspicion", "halt"}, {"capture_every", "10"}}),
                                          std::make_unique<device::HostDevice>(2u), Engine::Limits{.gate_ms = 20});
   register_all(*engine, tensors_);
@@ -309,7 +309,7 @@ TEST_F(LateCaptureTest, WithoutADecisionTheRankDoesNotWaitForEver) {
   await(FreezeState::captured, 3);
 }
 
-TEST_F(LateCaptureTest, NobodyGivesUpWhileWhatItWaitsForStillHasTime) {
+TEST_F(LateCaptureTest, DeadlinesOfAHaltAreNestedConsistently) {
   const Engine::Limits limits;
   const HaltWatch::Settings watch;
   const core::Config leader;
@@ -318,7 +318,7 @@ TEST_F(LateCaptureTest, NobodyGivesUpWhileWhatItWaitsForStillHasTime) {
   EXPECT_LE(limits.gate_ms, leader.halt_ms);
 }
 
-TEST_F(LateCaptureTest, ASnapshotThatComesWithoutAskingWhileHeldMeansThatNothingIsSealed) {
+TEST_F(LateCaptureTest, SealsNothingIfAHeldLoopSkipsBeforeUpdate) {
   if (finds_races) GTEST_SKIP();
   auto engine = halting_engine();
   train_until(*engine, 3);
@@ -357,7 +357,7 @@ TEST_F(LateCaptureTest, ClosingWithinAnUpdateCapturesNothing) {
   EXPECT_FALSE(is_stored("rank0", 3));
 }
 
-TEST_F(LateCaptureTest, ADiscardedIterationIsNotCapturedAtTheEnd) {
+TEST_F(LateCaptureTest, DoesNotCaptureADiscardedIterationAtTheEnd) {
   auto engine = host_engine({{"capture_every", "10"}, {"close_timeout_ms", "50"}});
   register_all(*engine, tensors_);
   restore(*engine);
@@ -368,7 +368,7 @@ TEST_F(LateCaptureTest, ADiscardedIterationIsNotCapturedAtTheEnd) {
   EXPECT_FALSE(is_stored("rank0", 3));
 }
 
-TEST_F(LateCaptureTest, TheNextSnapshotCanBeMadeAWholeOne) {
+TEST_F(LateCaptureTest, CaptureNextCapturesTheWholeNextSnapshot) {
   auto engine = halting_engine();
   train_until(*engine, 2);
   engine->capture_next();
@@ -379,7 +379,7 @@ TEST_F(LateCaptureTest, TheNextSnapshotCanBeMadeAWholeOne) {
   EXPECT_EQ(engine->snapshot(4).status, CKPT_SKIPPED) << "the one after it is not";
 }
 
-TEST_F(LateCaptureTest, WithCaptureAutoEachIterationIsCapturedUnlessAllMainShardsHaveReplicas) {
+TEST_F(LateCaptureTest, CaptureAutoCapturesEachIterationWithoutReplicasOfAllMainShards) {
   for (const bool has_replicas : {false, true}) {
     agent_->answer_with("restore", {{"is_replicated", has_replicas}, {"found", false}});
     auto engine = host_engine({{"on_suspicion", "halt"}, {"capture", "auto"}, {"close_timeout_ms", "50"}});
@@ -392,7 +392,7 @@ TEST_F(LateCaptureTest, WithCaptureAutoEachIterationIsCapturedUnlessAllMainShard
   }
 }
 
-TEST_F(LateCaptureTest, WithOnSuspicionReportNothingIsHeld) {
+TEST_F(LateCaptureTest, HoldsNothingWithOnSuspicionReport) {
   auto engine = host_engine();
   register_all(*engine, tensors_);
   restore(*engine);
@@ -402,7 +402,7 @@ TEST_F(LateCaptureTest, WithOnSuspicionReportNothingIsHeld) {
   EXPECT_EQ(agent_->control().freeze(), arena::FreezeWords());
 }
 
-TEST_F(LateCaptureTest, ARankWhoseAgentIsGoneIsCapturedAllTheSame) {
+TEST_F(LateCaptureTest, CapturesARankWhoseAgentIsGone) {
   auto engine = halting_engine();
   train_until(*engine, 3);
   halt(std::nullopt);

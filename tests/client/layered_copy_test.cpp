@@ -56,7 +56,7 @@ class LayeredCopyTest : public testing::Test {
   std::uint64_t before_late_ = 0;
 };
 
-TEST_F(LayeredCopyTest, CopiesAtOnceUntilAProfileIsKnown) {
+TEST_F(LayeredCopyTest, CopiesImmediatelyUntilAProfileIsKnown) {
   auto copy = layered();
   for (int i = 0; i < 3; ++i) {
     begin(copy);
@@ -65,7 +65,7 @@ TEST_F(LayeredCopyTest, CopiesAtOnceUntilAProfileIsKnown) {
   EXPECT_EQ(copy.copied_bytes(), (arena::CopiedBytes{0, bytes_of(3 * leaves), 0, 0, 0}));
 }
 
-TEST_F(LayeredCopyTest, ACopyWaitsForTheBubbleAndIsWholeInIt) {
+TEST_F(LayeredCopyTest, CopyWaitsForTheBubbleAndCompletesInIt) {
   auto copy = layered();
   learn(copy);
   begin(copy);
@@ -75,14 +75,14 @@ TEST_F(LayeredCopyTest, ACopyWaitsForTheBubbleAndIsWholeInIt) {
   EXPECT_EQ(copy.copied_bytes(), (arena::CopiedBytes{bytes_of(leaves), bytes_of(leaves), 0, 1, 0}));
 }
 
-TEST_F(LayeredCopyTest, TheUpdateEndsTheWaitForABubbleAndThatIsCounted) {
+TEST_F(LayeredCopyTest, UpdateEndsTheWaitForABubbleAndIsCounted) {
   auto copy = layered();
   learn(copy);
   capture_late(copy);
   EXPECT_EQ(copy.copied_bytes(), (arena::CopiedBytes{0, bytes_of(leaves), bytes_of(leaves), 1, 1}));
 }
 
-TEST_F(LayeredCopyTest, AfterAWrongPlanTheNextCaptureCopiesAtOnceAndThenItIsTriedAgain) {
+TEST_F(LayeredCopyTest, CopiesImmediatelyOnceAfterAWrongPlan) {
   auto copy = layered();
   learn(copy);
   capture_late(copy);
@@ -98,7 +98,7 @@ TEST_F(LayeredCopyTest, AfterAWrongPlanTheNextCaptureCopiesAtOnceAndThenItIsTrie
   }
 }
 
-TEST_F(LayeredCopyTest, ACaptureThatWasGivenUpSaysNothingAboutItsPlan) {
+TEST_F(LayeredCopyTest, CancelledCaptureDoesNotCountAgainstItsPlan) {
   auto copy = layered();
   learn(copy);
   for (std::uint64_t i = 1; i <= 3; ++i) {
@@ -111,7 +111,7 @@ TEST_F(LayeredCopyTest, ACaptureThatWasGivenUpSaysNothingAboutItsPlan) {
   EXPECT_EQ(copy.copied_bytes().layered_late, 0u);
 }
 
-TEST_F(LayeredCopyTest, OfManyBurstsTheLongestPausesAreKept) {
+TEST_F(LayeredCopyTest, LogKeepsTheLongestPausesBetweenManyBursts) {
   constexpr int bursts = 200, before_the_long_pause = 100;
   const std::chrono::milliseconds pause(1), long_pause(1000);
   auto copy = layered();
@@ -132,7 +132,7 @@ TEST_F(LayeredCopyTest, OfManyBurstsTheLongestPausesAreKept) {
     EXPECT_LT(events[i + 1].at_us - events[i].at_us, 1'000'000) << "the long pause is not drawn as a copy";
 }
 
-TEST_F(LayeredCopyTest, WithoutTheOptionCapturesCopyAtOnceAndAreCounted) {
+TEST_F(LayeredCopyTest, CopiesImmediatelyAndCountsWithoutTheOption) {
   auto copy = layered(false);
   learn(copy);
   begin(copy);
@@ -142,7 +142,7 @@ TEST_F(LayeredCopyTest, WithoutTheOptionCapturesCopyAtOnceAndAreCounted) {
   EXPECT_EQ(copy.copied_bytes(), (arena::CopiedBytes{bytes_of(60), bytes_of(140), 0, 0, 0}));
 }
 
-TEST_F(LayeredCopyTest, AnotherControlPageIsLearnedAnew) {
+TEST_F(LayeredCopyTest, LearnsAgainFromANewControlPage) {
   auto copy = layered();
   learn(copy);
   control_ = std::make_shared<arena::Control>(arena::Control::create(directory_.path(), 0));
@@ -151,7 +151,7 @@ TEST_F(LayeredCopyTest, AnotherControlPageIsLearnedAnew) {
   EXPECT_EQ(copy.copied_bytes().layered, 0u);
 }
 
-TEST_F(LayeredCopyTest, OfNestedBubblesTheOuterOneCounts) {
+TEST_F(LayeredCopyTest, CountsTheOuterOfNestedBubbles) {
   auto copy = layered();
   EXPECT_FALSE(copy.bubble_end().has_value());
   EXPECT_TRUE(copy.bubble_begin());
@@ -164,9 +164,8 @@ TEST_F(LayeredCopyTest, OfNestedBubblesTheOuterOneCounts) {
 // The same, with a whole engine.
 class LayeredEngineTest : public EngineTest {
  protected:
-  LayeredEngineTest()
-      : engine_(
-            host_engine({{"layered_capture", "true"}, {"profile_iterations", std::to_string(profile_iterations)}})) {
+  LayeredEngineTest() {
+    engine_ = host_engine({{"layered_capture", "true"}, {"profile_iterations", std::to_string(profile_iterations)}});
     tensors_.push_back(test_tensor("weight", CKPT_U8, {40 << 16}));
     register_all(*engine_, tensors_);
     restore(*engine_);
@@ -192,13 +191,13 @@ class LayeredEngineTest : public EngineTest {
     while (engine_->stats().layered == 0) std::this_thread::yield();
   }
 
-  std::unique_ptr<Engine> engine_;
   std::vector<TestTensor> tensors_;
   std::vector<std::byte> expected_;
   ckpt_stats_t learned_ = CKPT_STATS_INIT;  // after learn(), whose capture copied at once
+  std::unique_ptr<Engine> engine_;          // last: it may still copy the tensors when the test ends
 };
 
-TEST_F(LayeredEngineTest, BeforeUpdateWaitsForNoBubbleAndTheStateIsWhole) {
+TEST_F(LayeredEngineTest, BeforeUpdateCompletesTheCopyWithoutABubble) {
   learn();
   snapshot(1);
   wait_until_layered();
@@ -211,7 +210,7 @@ TEST_F(LayeredEngineTest, BeforeUpdateWaitsForNoBubbleAndTheStateIsWhole) {
   EXPECT_EQ(agent_->control().copied(), (arena::CopiedBytes{0, stats.compute_bytes, stats.update_bytes, 1, 1}));
 }
 
-TEST_F(LayeredEngineTest, StateThatWasCopiedInABubbleIsWhole) {
+TEST_F(LayeredEngineTest, CopyInABubbleIsComplete) {
   learn();
   snapshot(1);
   engine_->bubble_begin({});
@@ -222,7 +221,7 @@ TEST_F(LayeredEngineTest, StateThatWasCopiedInABubbleIsWhole) {
   EXPECT_EQ(engine_->stats().update_bytes, learned_.update_bytes);
 }
 
-TEST_F(LayeredEngineTest, ADiscardedCaptureWaitsForNoBubble) {
+TEST_F(LayeredEngineTest, DiscardedCaptureDoesNotWaitForABubble) {
   learn();
   snapshot(1);
   wait_until_layered();
@@ -231,7 +230,7 @@ TEST_F(LayeredEngineTest, ADiscardedCaptureWaitsForNoBubble) {
   update(2);
 }
 
-TEST_F(LayeredEngineTest, ClosingWaitsForNoBubble) {
+TEST_F(LayeredEngineTest, ClosingDoesNotWaitForABubble) {
   learn();
   snapshot(1);
   wait_until_layered();
@@ -239,13 +238,13 @@ TEST_F(LayeredEngineTest, ClosingWaitsForNoBubble) {
   EXPECT_EQ(stored("weight", CheckpointId(1, 1)), expected_);
 }
 
-TEST_F(LayeredEngineTest, SnapshotEndsABubbleWhoseEndWasForgotten) {
+TEST_F(LayeredEngineTest, SnapshotEndsAnOpenBubble) {
   engine_->bubble_begin({});
   snapshot(1);
   EXPECT_EQ(engine_->bubble_end({}).status, CKPT_ERR_INVALID);
 }
 
-TEST_F(LayeredEngineTest, AnEndWithoutABeginIsRefused) {
+TEST_F(LayeredEngineTest, RefusesAnEndWithoutABegin) {
   const Outcome outcome = engine_->bubble_end({});
   EXPECT_EQ(outcome.status, CKPT_ERR_INVALID);
   EXPECT_NE(std::string(outcome.text).find("bubble_begin()"), std::string::npos);

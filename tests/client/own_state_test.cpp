@@ -29,7 +29,7 @@ class OwnStateTest : public HaltedEngineTest {
   }
 };
 
-TEST_F(OwnStateTest, IsSealedBeforeTheUpdateBesideThatOfTheLastIteration) {
+TEST_F(OwnStateTest, IsSealedBeforeTheUpdateBesideTheLastIterations) {
   auto engine = engine_with_spare();
   train_alike(*engine, 1, 4);
   const auto last = mean().bytes;
@@ -54,7 +54,7 @@ TEST_F(OwnStateTest, StaysSealedWhenTheUpdateHasEnded) {
   expect_stored(5);
 }
 
-TEST_F(OwnStateTest, ThatTheLastUpdateChangedIsNotSealedEarly) {
+TEST_F(OwnStateTest, IsNotSealedEarlyIfTheLastUpdateChangedIt) {
   auto engine = engine_with_spare();
   train_alike(*engine, 1, 4);
   forward(5);
@@ -73,7 +73,7 @@ TEST_F(OwnStateTest, ThatTheLastUpdateChangedIsNotSealedEarly) {
   EXPECT_TRUE(is_stored("rank0.private", 7)) << "it is trusted again";
 }
 
-TEST_F(OwnStateTest, ThatIsNotReadyIsNotSealedEarly) {
+TEST_F(OwnStateTest, IsNotSealedEarlyIfItIsNotReady) {
   auto engine = engine_with_spare();
   train_alike(*engine, 1, 4);
   engine->own_not_ready();
@@ -87,7 +87,7 @@ TEST_F(OwnStateTest, ThatIsNotReadyIsNotSealedEarly) {
   EXPECT_TRUE(is_stored("rank0.private", 6)) << "that counts for one update only";
 }
 
-TEST_F(OwnStateTest, OfASecondUpdateInOneIterationIsNotSealed) {
+TEST_F(OwnStateTest, IsNotSealedForASecondUpdateInOneIteration) {
   auto engine = engine_with_spare();
   train_alike(*engine, 1, 4);
   forward(5);
@@ -120,7 +120,7 @@ TEST_F(OwnStateTest, IsNotSealedEarlyIfIterationsAreNotNumberedOneByOne) {
   EXPECT_FALSE(is_stored("rank0.private", 9));
 }
 
-TEST_F(OwnStateTest, ACaptureUsesTheSlotThatItIsInAndLeavesTheOtherToTheRank) {
+TEST_F(OwnStateTest, CaptureUsesItsSlotAndLeavesTheOtherToTheRank) {
   auto engine = engine_with_spare();
   train_alike(*engine, 1, 9);
   for (int k = 10; k <= 40; k += 10) {
@@ -147,7 +147,7 @@ TEST_F(OwnStateTest, IsNotSealedEarlyOnceANewerIncarnationHasBegun) {
   EXPECT_FALSE(is_stored("rank0.private", 5));
 }
 
-TEST_F(OwnStateTest, IsNotJoinedWithMainShardsInAGrantThatDoesNotHaveItsSlot) {
+TEST_F(OwnStateTest, IsNotCombinedWithAGrantWithoutItsSlot) {
   auto engine = engine_with_spare();
   train_alike(*engine, 1, 9);
   for (const int k : {10, 11}) iterate_alike(*engine, k, false);  // the capture of iteration 10 has used the grant

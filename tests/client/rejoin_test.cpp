@@ -35,7 +35,7 @@ class RejoinTest : public HaltedEngineTest {
   std::vector<std::vector<std::byte>> captured_;
 };
 
-TEST_F(RejoinTest, ATimeoutIsAStatusOfItsOwn) {
+TEST_F(RejoinTest, TimeoutHasItsOwnStatus) {
   const auto engine = halting_engine();
   train_until(*engine, 3);
   ckpt_halt_t halt = CKPT_HALT_INIT;
@@ -43,7 +43,7 @@ TEST_F(RejoinTest, ATimeoutIsAStatusOfItsOwn) {
   EXPECT_EQ(engine->before_update().status, CKPT_OK);
 }
 
-TEST_F(RejoinTest, AnotherThreadLearnsThatTheRankIsFrozen) {
+TEST_F(RejoinTest, WaitHaltReturnsWhenTheRankIsFrozen) {
   const auto engine = halting_engine();
   train_until(*engine, 3);
   ckpt_halt_t found = CKPT_HALT_INIT;
@@ -59,7 +59,7 @@ TEST_F(RejoinTest, AnotherThreadLearnsThatTheRankIsFrozen) {
   EXPECT_EQ(engine->wait_halt(0, found).status, CKPT_OK) << "it stays so";
 }
 
-TEST_F(RejoinTest, ItSaysIfTheRankCannotBeCaptured) {
+TEST_F(RejoinTest, WaitHaltSaysWhyTheRankIsNotCaptured) {
   const auto engine = halting_engine();
   train_until(*engine, 3);
   agent_->control().resume_at(100);
@@ -73,7 +73,7 @@ TEST_F(RejoinTest, ItSaysIfTheRankCannotBeCaptured) {
   EXPECT_THAT(found.text, HasSubstr("is not captured, because its snapshot was skipped"));
 }
 
-TEST_F(RejoinTest, WithOnSuspicionReportNobodyWaitsForAHalt) {
+TEST_F(RejoinTest, WaitHaltIsRefusedWithOnSuspicionReport) {
   const auto engine = host_engine();
   ckpt_halt_t halt = CKPT_HALT_INIT;
   const Outcome outcome = engine->wait_halt(60'000, halt);
@@ -81,7 +81,7 @@ TEST_F(RejoinTest, WithOnSuspicionReportNobodyWaitsForAHalt) {
   EXPECT_THAT(outcome.text, HasSubstr("on_suspicion=halt"));
 }
 
-TEST_F(RejoinTest, ARankThatIsNotHaltedCannotRejoinAndTrainsOn) {
+TEST_F(RejoinTest, RankThatIsNotHaltedCannotRejoinAndContinuesTraining) {
   const auto engine = halting_engine();
   train_until(*engine, 3);
   const Caught refused = caught([&] { engine->rejoin(); });
@@ -92,7 +92,7 @@ TEST_F(RejoinTest, ARankThatIsNotHaltedCannotRejoinAndTrainsOn) {
   iterate(*engine, 4);
 }
 
-TEST_F(RejoinTest, ItIsANewEngineToTheAgent) {
+TEST_F(RejoinTest, AgentSeesANewEngineAfterRejoin) {
   const auto engine = halted_engine();
   const auto before = agent_->last_hello();
   engine->rejoin();
@@ -107,7 +107,7 @@ TEST_F(RejoinTest, ItIsANewEngineToTheAgent) {
   EXPECT_EQ(caught([&] { engine->rejoin(); }).status, CKPT_ERR_INVALID) << "it is not halted any more";
 }
 
-TEST_F(RejoinTest, TensorsThatHoldTheRestoredIterationAreKept) {
+TEST_F(RejoinTest, KeepsTensorsThatHoldTheRestoredIteration) {
   const auto engine = halted_engine();
   WarningLog warnings(*engine);
   engine->rejoin();
@@ -121,7 +121,7 @@ TEST_F(RejoinTest, TensorsThatHoldTheRestoredIterationAreKept) {
   EXPECT_EQ(warnings.take(CKPT_WARNING_TENSORS_CHANGED), "");
 }
 
-TEST_F(RejoinTest, AFlippedBitIsToldAndThePieceIsLoaded) {
+TEST_F(RejoinTest, ReportsAFlippedBitAndLoadsThePiece) {
   const auto engine = halted_engine();
   WarningLog warnings(*engine);
   engine->rejoin();
@@ -134,7 +134,7 @@ TEST_F(RejoinTest, AFlippedBitIsToldAndThePieceIsLoaded) {
               HasSubstr("tensor weight is not what was captured at iteration 3"));
 }
 
-TEST_F(RejoinTest, OfAMainShardInPartsOnlyTheDamagedOneIsLoaded) {
+TEST_F(RejoinTest, LoadsOnlyTheDamagedPartOfAMainShard) {
   agent_->share({0, 2, 2});
   tensors_[0] = test_tensor("weight", CKPT_F32, {1024, 1024});
   const auto engine = halted_engine();
@@ -146,7 +146,7 @@ TEST_F(RejoinTest, OfAMainShardInPartsOnlyTheDamagedOneIsLoaded) {
   EXPECT_EQ(bytes_of_tensors(), captured_);
 }
 
-TEST_F(RejoinTest, AnOlderCheckpointIsLoadedWithoutAnAlarm) {
+TEST_F(RejoinTest, LoadsAnOlderCheckpointWithoutAWarning) {
   const auto engine = halting_engine();
   train_until(*engine, 0);
   const auto whole = bytes_of_tensors();
@@ -166,7 +166,7 @@ TEST_F(RejoinTest, AnOlderCheckpointIsLoadedWithoutAnAlarm) {
   EXPECT_EQ(warnings.take(CKPT_WARNING_TENSORS_CHANGED), "");
 }
 
-TEST_F(RejoinTest, ANewProcessLoadsEverything) {
+TEST_F(RejoinTest, NewProcessLoadsAllTensors) {
   halted_engine().reset();
   const auto engine = host_engine({{"on_suspicion", "halt"}});
   register_all(*engine, tensors_);
@@ -176,7 +176,7 @@ TEST_F(RejoinTest, ANewProcessLoadsEverything) {
   EXPECT_EQ(restored.bytes, tensors_[0].bytes.size() + private_bytes());
 }
 
-TEST_F(RejoinTest, TrainingGoesOnAndCanBeHaltedAgain) {
+TEST_F(RejoinTest, TrainingContinuesAndCanBeHaltedAgain) {
   const auto engine = halted_engine();
   for (int round = 0; round < 3; ++round) {
     engine->rejoin();
@@ -193,7 +193,7 @@ TEST_F(RejoinTest, TrainingGoesOnAndCanBeHaltedAgain) {
   }
 }
 
-TEST_F(RejoinTest, TensorsCanBeRegisteredAnewInBetween) {
+TEST_F(RejoinTest, AcceptsMovedTensorsBetweenRejoinAndRestore) {
   const auto engine = halted_engine();
   WarningLog warnings(*engine);
   engine->rejoin();
@@ -206,7 +206,7 @@ TEST_F(RejoinTest, TensorsCanBeRegisteredAnewInBetween) {
   EXPECT_EQ(warnings.take(CKPT_WARNING_TENSORS_CHANGED), "") << "its memory was not what was captured";
 }
 
-TEST_F(RejoinTest, AFreshStartIsRefusedInAProcessThatHasTrained) {
+TEST_F(RejoinTest, RefusesAFreshStartInAProcessThatHasTrained) {
   const auto engine = halted_engine();
   engine->rejoin();
   agent_->answer_with("restore", {{"found", false}});
@@ -215,7 +215,7 @@ TEST_F(RejoinTest, AFreshStartIsRefusedInAProcessThatHasTrained) {
   EXPECT_THAT(refused.sentence, HasSubstr("have been trained already. End this process"));
 }
 
-TEST_F(RejoinTest, WhoeverWaitsForAnOldSnapshotIsTold) {
+TEST_F(RejoinTest, EndsWaitsForSnapshotsOfTheOldIncarnation) {
   const auto engine = halted_engine();
   auto waiting = std::async(std::launch::async, [&] { return engine->wait(100, CKPT_STAGE_COMMITTED, 20'000).status; });
   EXPECT_EQ(waiting.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
@@ -223,7 +223,7 @@ TEST_F(RejoinTest, WhoeverWaitsForAnOldSnapshotIsTold) {
   EXPECT_EQ(waiting.get(), CKPT_ERR_SUPERSEDED);
 }
 
-TEST_F(RejoinTest, AFenceOfTheHaltedIncarnationIsForgotten) {
+TEST_F(RejoinTest, ForgetsAFenceOfTheHaltedIncarnation) {
   const auto engine = halted_engine();
   agent_->control().fence(2);
   EXPECT_EQ(engine->before_update().status, CKPT_ERR_HALTED) << "not superseded: it may rejoin";
@@ -233,7 +233,7 @@ TEST_F(RejoinTest, AFenceOfTheHaltedIncarnationIsForgotten) {
   EXPECT_EQ(engine->wait(10, CKPT_STAGE_CAPTURED, 20'000).status, CKPT_OK);
 }
 
-TEST_F(RejoinTest, TroubleIsReportedToTheAgentInPlainCharacters) {
+TEST_F(RejoinTest, ReportsTroubleToTheAgentInPlainCharacters) {
   const auto engine = halting_engine();
   train_until(*engine, 3);
   engine->report_trouble("Connection closed\nby peer \xff" + std::string(1000, '.'));
@@ -242,13 +242,13 @@ TEST_F(RejoinTest, TroubleIsReportedToTheAgentInPlainCharacters) {
   EXPECT_EQ(text.size(), 500u);
 }
 
-TEST_F(RejoinTest, TroubleOfAHaltedRankIsNoNews) {
+TEST_F(RejoinTest, IgnoresTroubleOfAHaltedRank) {
   const auto engine = halted_engine();
   engine->report_trouble("Connection closed by peer");
   EXPECT_EQ(agent_->last_trouble(), nullptr);
 }
 
-TEST_F(RejoinTest, TroubleOfARankThatCannotBeHaltedIsRefused) {
+TEST_F(RejoinTest, RefusesTroubleOfARankThatCannotBeHalted) {
   EXPECT_EQ(caught([&] { host_engine()->report_trouble("closed"); }).status, CKPT_ERR_INVALID);
   const auto engine = host_engine({{"on_suspicion", "halt"}});
   EXPECT_THAT(caught([&] { engine->report_trouble("closed"); }).sentence, HasSubstr("before restore()"));
@@ -268,7 +268,7 @@ class SlotsDevice : public device::HostDevice {
   std::vector<std::vector<const std::byte*>>& seen_;
 };
 
-TEST_F(RejoinTest, TheSlotsStayMappedAndThoseOfTheDevice) {
+TEST_F(RejoinTest, KeepsSlotsMappedAndAttachedToTheDevice) {
   std::vector<std::vector<const std::byte*>> seen;
   const auto engine = std::make_unique<Engine>(options({{"on_suspicion", "halt"}, {"capture_every", "10"}}),
                                                std::make_unique<SlotsDevice>(seen));
@@ -285,7 +285,7 @@ TEST_F(RejoinTest, TheSlotsStayMappedAndThoseOfTheDevice) {
   EXPECT_TRUE(agent_->piece("rank0", CheckpointId(3, 10)));
 }
 
-TEST_F(RejoinTest, WithoutAnAgentItFailsAndCanBeTriedAgain) {
+TEST_F(RejoinTest, RejoinFailsWithoutAnAgentAndCanBeRepeated) {
   auto engine = host_engine({{"on_suspicion", "halt"}, {"capture_every", "10"}, {"claim_timeout_ms", "100"}});
   register_all(*engine, tensors_);
   restore(*engine);
@@ -322,7 +322,7 @@ std::size_t open_files() {
   return count;
 }
 
-TEST_F(RejoinTest, ManyRejoinsKeepNoFilesOpen) {
+TEST_F(RejoinTest, ManyRejoinsLeaveNoFilesOpen) {
   const auto engine = halted_engine();
   engine->rejoin();
   std::size_t files = 0;

@@ -47,7 +47,7 @@ class RestoreTest : public EngineTest {
 };
 
 // A rank that captures its shard in parts, from the second one on, and restores it from the parts in order.
-TEST_F(RestoreTest, AShardThatIsCutComesBackBitForBit) {
+TEST_F(RestoreTest, RestoresAShardInPartsBitForBit) {
   agent_->share({1, 2, 2});
   leave_something();
   std::uint64_t bytes = 0;
@@ -67,7 +67,7 @@ TEST_F(RestoreTest, AShardThatIsCutComesBackBitForBit) {
   EXPECT_GT(bytes, result.bytes / 2);
 }
 
-TEST_F(RestoreTest, ADamagedPartIsNamedAndAnotherCheckpointTaken) {
+TEST_F(RestoreTest, ReportsADamagedPartAndRestoresAnotherCheckpoint) {
   agent_->share({0, 2, 2});
   leave_something();
   agent_->damage("rank0.1of2", CheckpointId(1, 2), 3);
@@ -81,7 +81,7 @@ TEST_F(RestoreTest, ADamagedPartIsNamedAndAnotherCheckpointTaken) {
 }
 
 // The first copy is damaged. So the agent goes back by an iteration, and the rank gets that one.
-TEST_F(RestoreTest, ARankThatCutsTensorsAnewLoadsItsOwnShardsAndRestoreLoadsNothing) {
+TEST_F(RestoreTest, RankThatTakesOverShardsLoadsThemItself) {
   agent_->share({0, 2, 2});
   leave_something();
   agent_->damage("rank0.1of2", CheckpointId(1, 2), 3);
@@ -115,7 +115,7 @@ TEST_F(RestoreTest, ARankThatCutsTensorsAnewLoadsItsOwnShardsAndRestoreLoadsNoth
   for (std::size_t i = 0; i < tensors.size(); ++i) EXPECT_EQ(tensors[i].bytes, before[i].bytes);
 }
 
-TEST_F(RestoreTest, NothingStoredIsAFreshStart) {
+TEST_F(RestoreTest, StartsFreshIfNothingIsStored) {
   auto engine = host_engine();
   auto tensors = every_dtype();
   register_all(*engine, tensors);
@@ -127,7 +127,7 @@ TEST_F(RestoreTest, NothingStoredIsAFreshStart) {
   EXPECT_EQ(result.main_tier, CKPT_TIER_NONE);
 }
 
-TEST_F(RestoreTest, EveryDtypeComesBackBitForBit) {
+TEST_F(RestoreTest, RestoresEveryDtypeBitForBit) {
   leave_something();
   auto engine = host_engine();
   auto tensors = every_dtype();
@@ -143,7 +143,7 @@ TEST_F(RestoreTest, EveryDtypeComesBackBitForBit) {
   EXPECT_THAT(caught([&] { engine->snapshot(2); }).sentence, HasSubstr("go backwards"));
 }
 
-TEST_F(RestoreTest, StoredLayoutTellsWhatIsThereBeforeAnythingIsRegistered) {
+TEST_F(RestoreTest, StoredLayoutDescribesTheCheckpointBeforeRegistration) {
   leave_something();
   auto engine = host_engine();
   const auto layout = nlohmann::json::parse(engine->stored_layout());
@@ -164,7 +164,7 @@ TEST_F(RestoreTest, StoredLayoutOfAFreshStartIsEmpty) {
   EXPECT_EQ(layout.at("main").size(), 0u);
 }
 
-TEST_F(RestoreTest, AnotherLayoutIsRefusedWithTheFirstDifferingTensorNamedAndCanBeCorrected) {
+TEST_F(RestoreTest, RefusesAnotherLayoutAndNamesTheFirstDifferingTensor) {
   leave_something();
   auto engine = host_engine();
   auto tensors = every_dtype();
@@ -196,7 +196,7 @@ TEST_F(RestoreTest, NamesTheWorldSizeThatCapturedTheCheckpoint) {
   EXPECT_EQ(restore(*engine).stored_world_size, 1u);
 }
 
-TEST_F(RestoreTest, ADamagedPieceIsReportedAndTheNextSourceTaken) {
+TEST_F(RestoreTest, ReportsADamagedPieceAndUsesTheNextSource) {
   leave_something();
   agent_->damage("rank0", CheckpointId(1, 2), 70'000);
   auto engine = host_engine();
@@ -210,7 +210,7 @@ TEST_F(RestoreTest, ADamagedPieceIsReportedAndTheNextSourceTaken) {
   EXPECT_EQ(agent_->corrupt_reports()[0].at("leaf"), 1);
 }
 
-TEST_F(RestoreTest, NoCheckpointsAreMixedWhenThePrivatePieceIsTheDamagedOne) {
+TEST_F(RestoreTest, DoesNotMixCheckpointsIfThePrivatePieceIsDamaged) {
   leave_something();
   agent_->damage("rank0.private", CheckpointId(1, 2), 0);
   auto engine = host_engine();
@@ -220,7 +220,7 @@ TEST_F(RestoreTest, NoCheckpointsAreMixedWhenThePrivatePieceIsTheDamagedOne) {
   expect_filled(tensors, 1);
 }
 
-TEST_F(RestoreTest, TheAgentsRefusalReachesTheCaller) {
+TEST_F(RestoreTest, PassesOnTheAgentsRefusal) {
   agent_->answer_with("restore", {{"status", CKPT_ERR_LOST}, {"message", "iteration 7 was committed and is lost"}});
   auto engine = host_engine();
   const Caught lost = caught([&] { restore(*engine); });
@@ -228,7 +228,7 @@ TEST_F(RestoreTest, TheAgentsRefusalReachesTheCaller) {
   EXPECT_EQ(lost.sentence, "iteration 7 was committed and is lost");
 }
 
-TEST_F(RestoreTest, AnswersThatMakeNoSenseAreFailures) {
+TEST_F(RestoreTest, FailsOnInvalidAnswers) {
   agent_->answer_with("restore", {{"found", "yes"}});
   auto engine = host_engine();
   EXPECT_EQ(caught([&] { restore(*engine); }).status, CKPT_ERR_INTERNAL);
@@ -238,7 +238,7 @@ TEST_F(RestoreTest, AnswersThatMakeNoSenseAreFailures) {
   EXPECT_EQ(caught([&] { restore(*engine); }).status, CKPT_ERR_INTERNAL);
 }
 
-TEST_F(RestoreTest, AStateThatIsBehindIsSaidSo) {
+TEST_F(RestoreTest, ReportsThatTheRestoredStateIsBehind) {
   leave_something();
   agent_->answer_with("restore", {{"behind", true}, {"status_unknown", true}, {"message", "iteration 9 is lost"}});
   auto engine = host_engine();
@@ -250,7 +250,7 @@ TEST_F(RestoreTest, AStateThatIsBehindIsSaidSo) {
   EXPECT_STREQ(result.message, "iteration 9 is lost");
 }
 
-TEST_F(RestoreTest, AnAgentThatDiesMeanwhileIsReplacedWithinTheDeadline) {
+TEST_F(RestoreTest, ContinuesWithANewAgentWithinTheDeadline) {
   leave_something();
   auto engine = host_engine();
   auto tensors = every_dtype();

@@ -18,7 +18,7 @@ std::vector<TestTensor> mixed_tensors() {
           test_tensor("rng", CKPT_U8, {2501}, CKPT_SYNCHRONOUS)};
 }
 
-TEST_F(SnapshotTest, CheckpointKHoldsTheBytesOfK) {
+TEST_F(SnapshotTest, CheckpointHoldsTheBytesOfItsIteration) {
   auto engine = host_engine();
   auto tensors = mixed_tensors();
   register_all(*engine, tensors);
@@ -46,7 +46,7 @@ TEST_F(SnapshotTest, CheckpointKHoldsTheBytesOfK) {
   EXPECT_EQ(engine->stats().snapshots, 40u);
 }
 
-TEST_F(SnapshotTest, WhatTheForwardPassChangesIsCapturedAtOnce) {
+TEST_F(SnapshotTest, CapturesSynchronousTensorsBeforeTheNextForwardPass) {
   auto engine = this->engine<LateDevice>();
   auto tensors = mixed_tensors();
   register_all(*engine, tensors);
@@ -65,7 +65,7 @@ TEST_F(SnapshotTest, WhatTheForwardPassChangesIsCapturedAtOnce) {
   }
 }
 
-TEST_F(SnapshotTest, ASnapshotIntoASlotThatIsNotItsAloneIsDiscardedAndTheNextOneIsWhole) {
+TEST_F(SnapshotTest, DiscardsASnapshotWhoseSlotSomethingElseSealed) {
   auto engine = host_engine();
   auto tensors = mixed_tensors();
   register_all(*engine, tensors);
@@ -82,7 +82,7 @@ TEST_F(SnapshotTest, ASnapshotIntoASlotThatIsNotItsAloneIsDiscardedAndTheNextOne
   for (const auto& tensor : tensors) EXPECT_EQ(stored(tensor.name, CheckpointId(1, 1)), tensor.bytes) << tensor.name;
 }
 
-TEST_F(SnapshotTest, AForgottenBeforeUpdateDiscardsThatCheckpointAlone) {
+TEST_F(SnapshotTest, ForgottenBeforeUpdateDiscardsOnlyThatCheckpoint) {
   auto engine = this->engine<LateDevice>();
   auto tensors = mixed_tensors();
   register_all(*engine, tensors);
@@ -104,7 +104,7 @@ TEST_F(SnapshotTest, AForgottenBeforeUpdateDiscardsThatCheckpointAlone) {
   EXPECT_EQ(engine->before_update().status, CKPT_OK);  // nothing pending: nothing to do
 }
 
-TEST_F(SnapshotTest, WithoutAGrantTheIterationIsSkippedAndTheAgentToldSo) {
+TEST_F(SnapshotTest, SkipsTheIterationWithoutAGrantAndNotifiesTheAgent) {
   auto engine = this->engine<LateDevice>();
   auto tensors = mixed_tensors();
   register_all(*engine, tensors);
@@ -127,7 +127,7 @@ TEST_F(SnapshotTest, WithoutAGrantTheIterationIsSkippedAndTheAgentToldSo) {
   EXPECT_EQ(engine->stats().snapshots, 2u);
 }
 
-TEST_F(SnapshotTest, CommitsReachWhoeverWaits) {
+TEST_F(SnapshotTest, WaitReturnsWhenTheCheckpointIsCommitted) {
   auto engine = host_engine();
   auto tensors = mixed_tensors();
   register_all(*engine, tensors);
@@ -146,7 +146,7 @@ TEST_F(SnapshotTest, CommitsReachWhoeverWaits) {
   EXPECT_EQ(engine->wait(-1, CKPT_STAGE_COMMITTED, 0).status, CKPT_ERR_INVALID);
 }
 
-TEST_F(SnapshotTest, ASnapshotIsDurableOnceACheckpointOfThisIncarnationIsOnStorage) {
+TEST_F(SnapshotTest, SnapshotIsDurableOnceStorageHasACheckpointOfTheIncarnation) {
   auto engine = host_engine();
   auto tensors = mixed_tensors();
   register_all(*engine, tensors);
@@ -165,7 +165,7 @@ TEST_F(SnapshotTest, ASnapshotIsDurableOnceACheckpointOfThisIncarnationIsOnStora
   EXPECT_EQ(engine->stats().durable_iteration, 0);
 }
 
-TEST_F(SnapshotTest, AFencedTrainerTakesNoFurtherPart) {
+TEST_F(SnapshotTest, FencedTrainerTakesNoSnapshots) {
   auto engine = host_engine();
   auto tensors = mixed_tensors();
   register_all(*engine, tensors);
@@ -181,7 +181,7 @@ TEST_F(SnapshotTest, AFencedTrainerTakesNoFurtherPart) {
   EXPECT_EQ(engine->wait(0, CKPT_STAGE_COMMITTED, 0).status, CKPT_ERR_SUPERSEDED) << "said already";
 }
 
-TEST_F(SnapshotTest, ATrainerThatIsRefusedWithoutANewerIncarnationIsToldToStartAgain) {
+TEST_F(SnapshotTest, TrainerFencedWithoutANewerIncarnationMustRestart) {
   auto engine = host_engine();
   auto tensors = mixed_tensors();
   register_all(*engine, tensors);
@@ -203,7 +203,7 @@ Caught first_failure(Engine& engine, ckpt_status status, std::int64_t iteration)
   return failed;
 }
 
-TEST_F(SnapshotTest, ATrainerThatItsAgentDoesNotKnowAnyMoreIsTold) {
+TEST_F(SnapshotTest, ReportsThatTheAgentDoesNotKnowTheTrainer) {
   auto engine = host_engine();
   auto tensors = mixed_tensors();
   register_all(*engine, tensors);
@@ -217,7 +217,7 @@ TEST_F(SnapshotTest, ATrainerThatItsAgentDoesNotKnowAnyMoreIsTold) {
   EXPECT_EQ(agent_->hellos(), 2) << "it is no use to ask again";
 }
 
-TEST_F(SnapshotTest, AnEngineThatHasLostItsConnectionSaysGoodbyeAllTheSame) {
+TEST_F(SnapshotTest, EngineWithoutAConnectionStillSaysGoodbye) {
   auto engine = host_engine();
   auto tensors = mixed_tensors();
   register_all(*engine, tensors);
@@ -232,7 +232,7 @@ TEST_F(SnapshotTest, AnEngineThatHasLostItsConnectionSaysGoodbyeAllTheSame) {
   EXPECT_EQ(agent_->last_bye().at("instance"), agent_->last_hello().at("instance"));
 }
 
-TEST_F(SnapshotTest, AnAgentIsToldWhichEnginesOfTheProcessAreOpen) {
+TEST_F(SnapshotTest, HelloListsTheOpenEnginesOfTheProcess) {
   auto first = host_engine();
   const auto instance = agent_->last_hello().at("instance");
   EXPECT_EQ(agent_->last_hello().at("open_engines"), FakeAgent::Json::array({instance}));
@@ -246,7 +246,7 @@ TEST_F(SnapshotTest, AnAgentIsToldWhichEnginesOfTheProcessAreOpen) {
 }
 
 // Whoever writes where a file was cut off is killed, and training with it.
-TEST_F(SnapshotTest, SlotsThatSomebodyCutsOffAreGivenUp) {
+TEST_F(SnapshotTest, GivesUpTruncatedSlots) {
   AgentLink link(options(), [](const arena::Control&) { return AgentLink::Look::later; });
   link.reserve({{{"rank0", 100'000, 500}, {"rank0.private", 1000, 500}}, ""});
   const AgentSession session = link.session();
@@ -257,7 +257,7 @@ TEST_F(SnapshotTest, SlotsThatSomebodyCutsOffAreGivenUp) {
   EXPECT_EQ(link.session().slots, nullptr) << "the next snapshot asks for others";
 }
 
-TEST_F(SnapshotTest, WhatIsDiscardedIsNeverMadeKnown) {
+TEST_F(SnapshotTest, DiscardedSnapshotIsNeverPublished) {
   auto engine = host_engine();
   auto tensors = mixed_tensors();
   register_all(*engine, tensors);
@@ -285,7 +285,7 @@ bool captures(Engine& engine, std::vector<TestTensor>& tensors, std::int64_t k) 
   return taken.status == CKPT_OK && captured.status == CKPT_OK;
 }
 
-TEST_F(SnapshotTest, ADeadAgentNeverHarmsTrainingAndTheNextOneGoesOn) {
+TEST_F(SnapshotTest, TrainingContinuesWithoutAnAgentUntilTheNextOne) {
   auto engine = host_engine();
   auto tensors = mixed_tensors();
   register_all(*engine, tensors);
@@ -346,7 +346,7 @@ class SlotsOfTheNextAgent : public SnapshotTest {
   std::int64_t last_ = 0;
 };
 
-TEST_F(SlotsOfTheNextAgent, StayMappedWhereItTakesThemOver) {
+TEST_F(SlotsOfTheNextAgent, StayMappedIfItTakesThemOver) {
   agent_.reset();
   agent_.emplace(directory_.path());
   snapshot_once(1);
@@ -355,7 +355,7 @@ TEST_F(SlotsOfTheNextAgent, StayMappedWhereItTakesThemOver) {
   EXPECT_EQ(stored("weight", CheckpointId(1, last_)), tensors_[0].bytes);
 }
 
-TEST_F(SlotsOfTheNextAgent, AreMappedAnewWhereOneOfThemIsAnother) {
+TEST_F(SlotsOfTheNextAgent, AreMappedAgainIfOneOfThemWasReplaced) {
   agent_.reset();
   for (const auto& file : std::filesystem::directory_iterator(directory_.path() + "/job/node"))
     if (file.path().extension() == ".segment") {
@@ -368,7 +368,7 @@ TEST_F(SlotsOfTheNextAgent, AreMappedAnewWhereOneOfThemIsAnother) {
   EXPECT_EQ(stored("weight", CheckpointId(1, last_)), tensors_[0].bytes);
 }
 
-TEST_F(SnapshotTest, StateThatOutgrowsItsSlotsIsCapturedInLargerOnes) {
+TEST_F(SnapshotTest, CapturesGrownStateInLargerSlots) {
   auto engine = host_engine();
   auto tensors = mixed_tensors();
   register_all(*engine, tensors);
@@ -384,7 +384,7 @@ TEST_F(SnapshotTest, StateThatOutgrowsItsSlotsIsCapturedInLargerOnes) {
   EXPECT_EQ(stored("large", CheckpointId(1, 1)), large.bytes);
 }
 
-TEST_F(SnapshotTest, MemoryIsReservedFromRestoreOnAndNotByTheFirstSnapshot) {
+TEST_F(SnapshotTest, ReservesMemoryAtRestoreInsteadOfTheFirstSnapshot) {
   auto engine = host_engine();
   auto large = test_tensor("large", CKPT_F32, {2000, 1000});
   large.fill(1);
@@ -400,7 +400,7 @@ TEST_F(SnapshotTest, MemoryIsReservedFromRestoreOnAndNotByTheFirstSnapshot) {
   EXPECT_EQ(stored("large", CheckpointId(1, k)), large.bytes);
 }
 
-TEST_F(SnapshotTest, SnapshotsAreSkippedWithAReasonAndDoNotWaitWhileMemoryIsReserved) {
+TEST_F(SnapshotTest, SkipsSnapshotsWithAReasonWhileMemoryIsBeingReserved) {
   agent_->hold_reserve();
   auto engine = host_engine();
   auto large = test_tensor("large", CKPT_F32, {2000, 1000});
@@ -420,7 +420,7 @@ TEST_F(SnapshotTest, SnapshotsAreSkippedWithAReasonAndDoNotWaitWhileMemoryIsRese
   EXPECT_EQ(stored("large", CheckpointId(1, k)), large.bytes);
 }
 
-TEST_F(SnapshotTest, AReservationThatFailedInTheBackgroundIsToldByTheNextSnapshot) {
+TEST_F(SnapshotTest, NextSnapshotReportsAReservationThatFailedInTheBackground) {
   agent_->answer_with("reserve", {{"status", CKPT_ERR_NO_SPACE}, {"message", "the arena needs 5MiB but has 1MiB"}});
   auto engine = host_engine();
   auto large = test_tensor("large", CKPT_F32, {2000, 1000});
@@ -435,7 +435,7 @@ TEST_F(SnapshotTest, AReservationThatFailedInTheBackgroundIsToldByTheNextSnapsho
   EXPECT_EQ(caught([&] { engine->snapshot(k); }).status, CKPT_ERR_NO_SPACE);
 }
 
-TEST_F(SnapshotTest, ASlotThatTheAgentAddsIsUsedWithoutAnotherReservation) {
+TEST_F(SnapshotTest, UsesASlotThatTheAgentAddsWithoutAnotherReservation) {
   auto engine = host_engine();
   auto tensors = mixed_tensors();
   register_all(*engine, tensors);
@@ -450,7 +450,7 @@ TEST_F(SnapshotTest, ASlotThatTheAgentAddsIsUsedWithoutAnotherReservation) {
   EXPECT_EQ(agent_->reserves(), 1);
 }
 
-TEST_F(SnapshotTest, StateForWhichThereAreNoLargerSlotsIsRefusedAndTrainingGoesOn) {
+TEST_F(SnapshotTest, RefusesStateWithoutLargerSlotsAndContinuesTraining) {
   auto engine = host_engine();
   auto tensors = mixed_tensors();
   register_all(*engine, tensors);
@@ -486,7 +486,7 @@ TEST_F(SnapshotTest, SlotBytesLeavesRoomToGrow) {
   EXPECT_EQ(stored("large", CheckpointId(1, 1)), large.bytes);
 }
 
-TEST_F(SnapshotTest, ARefusedReservationIsReportedAndNotAskedForEveryIteration) {
+TEST_F(SnapshotTest, ReportsARefusedReservationAndDoesNotRepeatItEachIteration) {
   agent_->answer_with("reserve", {{"status", CKPT_ERR_NO_SPACE}, {"message", "the arena needs 5MiB but has 1MiB"}});
   auto engine = host_engine();
   auto tensors = mixed_tensors();
@@ -536,7 +536,7 @@ TEST_F(SnapshotTest, ClosingFinishesThePendingCapture) {
   EXPECT_EQ(stored("weight", CheckpointId(1, 3)), tensors[0].bytes);
 }
 
-TEST_F(SnapshotTest, OnlyAtOnceOrOnlyEmptyTensorsAreFine) {
+TEST_F(SnapshotTest, AcceptsOnlySynchronousOrOnlyEmptyTensors) {
   auto engine = host_engine();
   auto rng = test_tensor("rng", CKPT_U8, {100}, CKPT_SYNCHRONOUS);
   auto empty = test_tensor("empty", CKPT_F32, {0});
@@ -552,7 +552,7 @@ TEST_F(SnapshotTest, OnlyAtOnceOrOnlyEmptyTensorsAreFine) {
   EXPECT_EQ(stored("empty", CheckpointId(1, 0)).size(), 0u);
 }
 
-TEST_F(SnapshotTest, AGrantForASlotThatDoesNotExistIsNotUsed) {
+TEST_F(SnapshotTest, IgnoresAGrantForASlotThatDoesNotExist) {
   auto engine = host_engine();
   auto tensors = mixed_tensors();
   register_all(*engine, tensors);

@@ -359,7 +359,7 @@ Result run_cycle(CaptureRound capture_round) {
   return result;
 }
 
-TEST(StorePrefix, AttachingAfterAnyInstructionFindsWholePiecesOnly) {
+TEST(StorePrefix, AttachingAfterAnyInstructionFindsOnlyCompletePieces) {
   const Result result = run_cycle(shipped);
   EXPECT_TRUE(result.ended_well);
   EXPECT_EQ(result.violations, 0) << result.first_violation;
@@ -370,9 +370,9 @@ TEST(StorePrefix, AttachingAfterAnyInstructionFindsWholePiecesOnly) {
   std::cout << result.steps << " instructions, " << result.images << " images\n";
 }
 
-TEST(StorePrefix, OverwritingASealedPieceWouldBeNoticed) { EXPECT_GT(run_cycle(without_unsealing).violations, 0); }
+TEST(StorePrefix, CheckNoticesOverwritingASealedPiece) { EXPECT_GT(run_cycle(without_unsealing).violations, 0); }
 
-TEST(StorePrefix, SealingBeforeTheBytesAreThereWouldBeNoticed) { EXPECT_GT(run_cycle(sealed_too_early).violations, 0); }
+TEST(StorePrefix, CheckNoticesSealingBeforeTheBytesAreWritten) { EXPECT_GT(run_cycle(sealed_too_early).violations, 0); }
 
 }  // namespace
 }  // namespace ckpt::client

@@ -27,7 +27,7 @@ class TensorRegistryTest : public testing::Test {
   TensorRegistry registry_{"rank0", "rank0.private"};
 };
 
-TEST_F(TensorRegistryTest, ANameIsTakenOnce) {
+TEST_F(TensorRegistryTest, RefusesADuplicateName) {
   EXPECT_EQ(add(tensor("w")).status, CKPT_OK);
   const Caught twice = add(tensor("w"));
   EXPECT_EQ(twice.status, CKPT_ERR_INVALID);
@@ -37,7 +37,7 @@ TEST_F(TensorRegistryTest, ANameIsTakenOnce) {
   EXPECT_EQ(add(tensor("w")).status, CKPT_OK);
 }
 
-TEST_F(TensorRegistryTest, ANullNeedsASizeOfZero) {
+TEST_F(TensorRegistryTest, AcceptsANullPointerOnlyForSizeZero) {
   ckpt_tensor null = tensor("w");
   null.data = nullptr;
   EXPECT_THAT(add(null).sentence, HasSubstr("24 bytes but a null pointer"));
@@ -48,7 +48,7 @@ TEST_F(TensorRegistryTest, ANullNeedsASizeOfZero) {
   EXPECT_THAT(caught([&] { registry_.move("v", nullptr, device_); }).sentence, HasSubstr("null pointer"));
 }
 
-TEST_F(TensorRegistryTest, WhatMakesNoSenseIsRefused) {
+TEST_F(TensorRegistryTest, RefusesInvalidTensors) {
   ckpt_tensor bad = tensor("w");
   set_raw(bad.dtype, 99);
   EXPECT_THAT(add(bad).sentence, HasSubstr("unknown dtype"));
@@ -79,7 +79,7 @@ TEST_F(TensorRegistryTest, WhatMakesNoSenseIsRefused) {
   EXPECT_THAT(caught([&] { registry_.remove("w"); }).sentence, HasSubstr("not registered"));
 }
 
-TEST_F(TensorRegistryTest, ShardsArePackedApartAndFollowChanges) {
+TEST_F(TensorRegistryTest, PacksEachShardSeparatelyAndFollowsChanges) {
   add(tensor("b"));
   ckpt_tensor synchronous = tensor("rng");
   synchronous.capture = CKPT_SYNCHRONOUS;

@@ -34,20 +34,20 @@ class TrainingWatchTest : public testing::Test {
   Clock::time_point began_ = Clock::time_point(std::chrono::hours(1));
 };
 
-TEST_F(TrainingWatchTest, WhereNoMarkWasHeardTheNetworkIsFree) {
+TEST_F(TrainingWatchTest, NetworkIsFreeWithoutMarks) {
   const schedule::Training seen = watch_.look(at(0));
   EXPECT_EQ(seen.idle_forecast.state, NetworkState::free);
   EXPECT_TRUE(std::isinf(seen.longest_idle_s));
 }
 
-TEST_F(TrainingWatchTest, ACommunicationIsSeenAtOnceAndItsEndToo) {
+TEST_F(TrainingWatchTest, SeesBeginAndEndOfACommunicationImmediately) {
   writer_.begin(0, at(0));
   EXPECT_EQ(watch_.look(at(1)).idle_forecast.state, NetworkState::busy);
   writer_.end(0, at(2));
   EXPECT_EQ(watch_.look(at(3)).idle_forecast.state, NetworkState::idle);
 }
 
-TEST_F(TrainingWatchTest, HowLongTheNetworkStaysIdleIsLearnedFromIterations) {
+TEST_F(TrainingWatchTest, LearnsIdleTimesFromIterations) {
   writer_.iteration(began_);
   iterate(1);
   EXPECT_TRUE(std::isinf(watch_.look(at(1)).idle_forecast.idle_s)) << "nothing is known yet";
@@ -60,7 +60,7 @@ TEST_F(TrainingWatchTest, HowLongTheNetworkStaysIdleIsLearnedFromIterations) {
   EXPECT_NEAR(seen.longest_idle_s, 0.9 * 0.060, 1e-3);
 }
 
-TEST_F(TrainingWatchTest, MarksThatWereMissedCostAnIterationAtMost) {
+TEST_F(TrainingWatchTest, MissedMarksCostAtMostOneIteration) {
   iterate(2 * arena::comm_events_max);
   watch_.look(at(0));
   iterate(profile_iterations + 3);

@@ -33,7 +33,7 @@ TEST(UpdateGate, AnUpdateBeginsOnlyWhileTheGateIsOpen) {
   EXPECT_EQ(gate.iteration(), 4);
 }
 
-TEST(UpdateGate, ARankThatComesToRestIsHeldAtOnceFromTheGivenIterationOn) {
+TEST(UpdateGate, HoldsARankAtRestFromTheGivenIterationOn) {
   UpdateGate gate;
   gate.hold_from(4);
   gate.rest(3, true);
@@ -43,7 +43,7 @@ TEST(UpdateGate, ARankThatComesToRestIsHeldAtOnceFromTheGivenIterationOn) {
   EXPECT_FALSE(gate.begin_update());
 }
 
-TEST(UpdateGate, AnUpdateThatDidNotTakePlaceLeavesTheRankAtRestAsItWas) {
+TEST(UpdateGate, CancelledUpdateLeavesTheRankAtRest) {
   UpdateGate gate;
   gate.rest(3, true);
   ASSERT_TRUE(gate.begin_update());
@@ -54,7 +54,7 @@ TEST(UpdateGate, AnUpdateThatDidNotTakePlaceLeavesTheRankAtRestAsItWas) {
 }
 
 // Whatever the moment of the freeze: what is frozen is one iteration, whole, and stays so.
-TEST(UpdateGate, AFreezeAtAnyMomentFindsTensorsOfOneIterationThatStayAsTheyAre) {
+TEST(UpdateGate, FreezeAtAnyMomentFindsStableTensorsOfOneIteration) {
   constexpr int rounds = 200;
   for (int round = 0; round < rounds; ++round) {
     UpdateGate gate;
@@ -106,14 +106,14 @@ class HaltWatchTest : public testing::Test {
                     }}};
 };
 
-TEST_F(HaltWatchTest, WithoutAHaltNothingIsHeld) {
+TEST_F(HaltWatchTest, HoldsNothingWithoutAHalt) {
   gate_.rest(40, true);
   look();
   EXPECT_EQ(gate_.state(), State::resting);
   EXPECT_EQ(control_.freeze(), arena::FreezeWords());
 }
 
-TEST_F(HaltWatchTest, ARankAtRestIsHeldUntilTheIterationIsDecidedAndThenCaptured) {
+TEST_F(HaltWatchTest, HoldsARankAtRestUntilTheDecisionAndCapturesIt) {
   gate_.rest(40, true);
   control_.halt({7, std::nullopt});
   look();
@@ -129,7 +129,7 @@ TEST_F(HaltWatchTest, ARankAtRestIsHeldUntilTheIterationIsDecidedAndThenCaptured
   EXPECT_EQ(captures_, 1);
 }
 
-TEST_F(HaltWatchTest, ARankInAnUpdateIsHeldOnceThatHasEnded) {
+TEST_F(HaltWatchTest, HoldsARankInAnUpdateOnceItEnds) {
   control_.halt({7, std::nullopt});
   gate_.rest(40, true);
   ASSERT_TRUE(gate_.begin_update());
@@ -140,7 +140,7 @@ TEST_F(HaltWatchTest, ARankInAnUpdateIsHeldOnceThatHasEnded) {
   expect_answer(FreezeState::held, 41);
 }
 
-TEST_F(HaltWatchTest, ARankThatLagsDoesOneMoreUpdate) {
+TEST_F(HaltWatchTest, LaggingRankDoesOneMoreUpdate) {
   gate_.rest(40, true);
   control_.halt({7, std::nullopt});
   look();
@@ -153,7 +153,7 @@ TEST_F(HaltWatchTest, ARankThatLagsDoesOneMoreUpdate) {
   expect_answer(FreezeState::captured, 41);
 }
 
-TEST_F(HaltWatchTest, ARankThatLagsDoesNotOvertakeTheDecidedIteration) {
+TEST_F(HaltWatchTest, LaggingRankDoesNotPassTheDecidedIteration) {
   gate_.rest(40, true);
   control_.halt({7, std::nullopt});
   look();
@@ -168,7 +168,7 @@ TEST_F(HaltWatchTest, ARankThatLagsDoesNotOvertakeTheDecidedIteration) {
   expect_answer(FreezeState::captured, 42);
 }
 
-TEST_F(HaltWatchTest, ARankInAnUpdateBeginsNoOtherOneInAHaltedIncarnation) {
+TEST_F(HaltWatchTest, RankInAnUpdateBeginsNoOtherUpdateAfterAHalt) {
   gate_.rest(40, true);
   ASSERT_TRUE(gate_.begin_update());
   control_.halt({7, std::nullopt});
@@ -177,7 +177,7 @@ TEST_F(HaltWatchTest, ARankInAnUpdateBeginsNoOtherOneInAHaltedIncarnation) {
   EXPECT_FALSE(gate_.begin_update()) << "even before the watch looks again";
 }
 
-TEST_F(HaltWatchTest, WhatClosingTheEngineCapturesIsTheAnswer) {
+TEST_F(HaltWatchTest, CaptureByClosingTheEngineAnswersTheHalt) {
   gate_.rest(40, true);
   ASSERT_TRUE(gate_.freeze());
   control_.halt({7, std::nullopt});
@@ -189,7 +189,7 @@ TEST_F(HaltWatchTest, WhatClosingTheEngineCapturesIsTheAnswer) {
   EXPECT_EQ(captures_, 0);
 }
 
-TEST_F(HaltWatchTest, ClosingTheEngineWithinAnUpdateIsARefusal) {
+TEST_F(HaltWatchTest, ClosingTheEngineWithinAnUpdateRefusesTheHalt) {
   gate_.rest(40, true);
   ASSERT_TRUE(gate_.begin_update());
   ASSERT_TRUE(gate_.abandon());
@@ -198,7 +198,7 @@ TEST_F(HaltWatchTest, ClosingTheEngineWithinAnUpdateIsARefusal) {
   expect_answer(FreezeState::refused, 40);
 }
 
-TEST_F(HaltWatchTest, ARankThatLagsForTooLongFreezesWhereItIs) {
+TEST_F(HaltWatchTest, RankThatLagsTooLongFreezesAtItsIteration) {
   gate_.rest(40, true);
   control_.halt({7, 41});
   look();
@@ -207,7 +207,7 @@ TEST_F(HaltWatchTest, ARankThatLagsForTooLongFreezesWhereItIs) {
   expect_answer(FreezeState::captured, 40);
 }
 
-TEST_F(HaltWatchTest, WithoutADecisionTheRankFreezesWhereItIs) {
+TEST_F(HaltWatchTest, RankWithoutADecisionFreezesAtItsIteration) {
   gate_.rest(40, true);
   control_.halt({7, std::nullopt});
   look();
@@ -215,7 +215,7 @@ TEST_F(HaltWatchTest, WithoutADecisionTheRankFreezesWhereItIs) {
   expect_answer(FreezeState::captured, 40);
 }
 
-TEST_F(HaltWatchTest, WhatCannotBeCapturedIsSaid) {
+TEST_F(HaltWatchTest, ReportsARankThatCannotBeCaptured) {
   gate_.rest(40, true);
   can_capture_ = false;
   control_.halt({7, 40});
@@ -224,7 +224,7 @@ TEST_F(HaltWatchTest, WhatCannotBeCapturedIsSaid) {
   EXPECT_EQ(gate_.state(), State::over);
 }
 
-TEST_F(HaltWatchTest, EachChangeRingsTheAgentOnce) {
+TEST_F(HaltWatchTest, EachChangeRingsTheAgentsDoorbellOnce) {
   gate_.rest(40, true);
   control_.halt({7, std::nullopt});
   const auto before = control_.trainer_doorbell();

@@ -53,7 +53,7 @@ TEST_F(BoundedStoreTest, LeavesFewHangingThreadsAndContinuesOnceTheStoreAnswers)
   EXPECT_EQ(store_->get("key")->value, "value");
 }
 
-TEST_F(BoundedStoreTest, ThreadsThatCameBackDoNotCountTheNextTime) {
+TEST_F(BoundedStoreTest, ReturnedThreadsNoLongerCountAsHanging) {
   inner_->hang();
   for (int i = 0; i < 20; ++i) EXPECT_THAT(refusal(), HasSubstr("has not answered"));
   inner_->answer();
@@ -64,7 +64,7 @@ TEST_F(BoundedStoreTest, ThreadsThatCameBackDoNotCountTheNextTime) {
 }
 
 // As in a mount that was replaced: what hangs there hangs for good.
-TEST_F(BoundedStoreTest, GoesOnThoughThreadsHangForGood) {
+TEST_F(BoundedStoreTest, ContinuesAlthoughThreadsHangForever) {
   inner_->hang();
   for (int i = 0; i < 20; ++i) EXPECT_THAT(refusal(), HasSubstr("has not answered"));
   inner_->answer_others();
@@ -80,7 +80,7 @@ TEST_F(BoundedStoreTest, DoesNotWaitForAThreadThatStillHangs) {
   EXPECT_EQ(inner_->hanging(), 2) << "each call has tried by itself";
 }
 
-TEST_F(BoundedStoreTest, WhoGivesUpWaitsForNothing) {
+TEST_F(BoundedStoreTest, GivingUpEndsAllCallsImmediately) {
   store_.emplace(inner_, "/the/mount", 3'600'000);
   inner_->hang();
   std::string sentence;
@@ -93,7 +93,7 @@ TEST_F(BoundedStoreTest, WhoGivesUpWaitsForNothing) {
   EXPECT_THAT(refusal(), HasSubstr("this agent is ending"));
 }
 
-TEST_F(BoundedStoreTest, MayEndWhileACallHangs) {
+TEST_F(BoundedStoreTest, CanBeDestroyedWhileACallHangs) {
   inner_->hang();
   EXPECT_THAT(refusal(), HasSubstr("has not answered"));
   store_.reset();

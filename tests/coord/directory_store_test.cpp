@@ -46,7 +46,7 @@ class DirectoryStoreTest : public testing::Test {
 };
 
 // Whoever else made it could have chosen the job's token.
-TEST_F(DirectoryStoreTest, ADirectoryThatEverybodyCanWriteIntoIsRefused) {
+TEST_F(DirectoryStoreTest, RefusesADirectoryThatEveryoneCanWriteTo) {
   const std::string open_to_all = directory_.path() + "/open";
   ASSERT_EQ(::mkdir(open_to_all.c_str(), 0700), 0);
   ASSERT_EQ(::chmod(open_to_all.c_str(), 0777), 0);
@@ -58,7 +58,7 @@ TEST_F(DirectoryStoreTest, ADirectoryThatEverybodyCanWriteIntoIsRefused) {
   DirectoryStore store(open_to_all + "/job");
 }
 
-TEST_F(DirectoryStoreTest, ADirectoryOfAnotherUserIsRefused) {
+TEST_F(DirectoryStoreTest, RefusesADirectoryOfAnotherUser) {
   if (::geteuid() != 0) return;  // only root can make one
   const std::string of_another = directory_.path() + "/another";
   ASSERT_EQ(::mkdir(of_another.c_str(), 0700), 0);
@@ -66,7 +66,7 @@ TEST_F(DirectoryStoreTest, ADirectoryOfAnotherUserIsRefused) {
   EXPECT_THAT(test::failure_of([&] { DirectoryStore store(of_another); }), HasSubstr("belongs to another user"));
 }
 
-TEST_F(DirectoryStoreTest, AWriterKilledAtAnyMomentLeavesAWholeRecord) {
+TEST_F(DirectoryStoreTest, WriterKilledAtAnyMomentLeavesACompleteRecord) {
   const auto value_of = [](std::uint64_t revision) {
     return std::string(50000, static_cast<char>('a' + revision % 26));
   };
@@ -102,7 +102,7 @@ TEST_F(DirectoryStoreTest, IgnoresTheUnfinishedFilesOfADeadWriter) {
   EXPECT_FALSE(fs::exists(file("nodes/.a@2.1-1.new")));
 }
 
-TEST_F(DirectoryStoreTest, ADamagedRecordIsNamedAndNeverReadWrong) {
+TEST_F(DirectoryStoreTest, NamesADamagedRecordAndNeverReturnsIt) {
   ASSERT_TRUE(store_.put_if("incarnation", "some value", 0));
   const std::string whole = bytes_of("incarnation@1");
   for (std::size_t length = 0; length < whole.size(); ++length) {
@@ -118,8 +118,8 @@ TEST_F(DirectoryStoreTest, ADamagedRecordIsNamedAndNeverReadWrong) {
   EXPECT_THROW(store_.put_if("incarnation", "other", 1), Failure);
 }
 
-// A file of any name that an unauthenticated peer or a mishap left must not hold up who reads the records.
-TEST_F(DirectoryStoreTest, DoesNotWaitForAPipeInThePlaceOfARecord) {
+// A file that another program or a mishap left under any name must not block readers of the records.
+TEST_F(DirectoryStoreTest, DoesNotBlockOnAPipeInPlaceOfARecord) {
   ASSERT_EQ(::mkfifo(file("incarnation").c_str(), 0600), 0);
   EXPECT_THAT(failure_of("incarnation"), HasSubstr("is not a regular file"));
   ASSERT_TRUE(store_.put_if("leader", "value", 0));
@@ -128,7 +128,7 @@ TEST_F(DirectoryStoreTest, DoesNotWaitForAPipeInThePlaceOfARecord) {
   EXPECT_THAT(failure_of("leader"), HasSubstr("is not a regular file"));
 }
 
-TEST_F(DirectoryStoreTest, DoesNotFollowALinkInThePlaceOfARecord) {
+TEST_F(DirectoryStoreTest, DoesNotFollowALinkInPlaceOfARecord) {
   ASSERT_TRUE(store_.put_if("leader", "value", 0));
   ASSERT_EQ(::rename(file("leader@1").c_str(), file("elsewhere").c_str()), 0);
   ASSERT_EQ(::symlink(file("elsewhere").c_str(), file("leader@1").c_str()), 0);
@@ -136,7 +136,7 @@ TEST_F(DirectoryStoreTest, DoesNotFollowALinkInThePlaceOfARecord) {
 }
 
 // As the store wrote them before revisions were files of their own.
-TEST_F(DirectoryStoreTest, ReadsAndReplacesRecordsOfTheVersionBefore) {
+TEST_F(DirectoryStoreTest, ReadsAndReplacesRecordsOfThePreviousFormat) {
   ASSERT_TRUE(store_.put_if("nodes/a", "old", 0));
   for (std::uint64_t i = 1; i < 17; ++i) ASSERT_TRUE(store_.put_if("nodes/a", "old", i));
   ASSERT_EQ(::rename(file("nodes/a@17").c_str(), file("nodes/a").c_str()), 0);
@@ -152,7 +152,7 @@ TEST_F(DirectoryStoreTest, ReadsAndReplacesRecordsOfTheVersionBefore) {
   EXPECT_FALSE(fs::exists(file("nodes/a")));
 }
 
-TEST_F(DirectoryStoreTest, NobodyElseCanReadIt) {
+TEST_F(DirectoryStoreTest, IsReadableOnlyByItsUser) {
   DirectoryStore store(directory_.path() + "/deep/below");
   ASSERT_TRUE(store.put_if("nodes/a", "value", 0));
   const auto mode = [&](const std::string& path) {
@@ -165,7 +165,7 @@ TEST_F(DirectoryStoreTest, NobodyElseCanReadIt) {
   EXPECT_EQ(mode(directory_.path() + "/deep/below/nodes/a@1"), 0600u);
 }
 
-TEST_F(DirectoryStoreTest, ADirectoryThatCannotBeMadeIsNamed) {
+TEST_F(DirectoryStoreTest, NamesADirectoryThatCannotBeCreated) {
   put_bytes("file", "");
   try {
     DirectoryStore store(directory_.path() + "/file/store");
@@ -175,7 +175,7 @@ TEST_F(DirectoryStoreTest, ADirectoryThatCannotBeMadeIsNamed) {
   }
 }
 
-TEST_F(DirectoryStoreTest, AStoreThatVanishedFailsAndComesBack) {
+TEST_F(DirectoryStoreTest, FailsWhileItsDirectoryIsGoneAndThenWorksAgain) {
   DirectoryStore store(directory_.path() + "/gone");
   fs::remove_all(directory_.path() + "/gone");
   EXPECT_EQ(store.get("leader"), std::nullopt);

@@ -43,7 +43,7 @@ std::uint64_t put(Store& store, const std::string& key, const std::string& value
   });
 }
 
-TEST(EtcdStore, WhereNothingListensTheServerIsNamedAtOnce) {
+TEST(EtcdStore, NamesAServerThatDoesNotListenImmediately) {
   std::string location;
   {
     EtcdServer server;
@@ -53,7 +53,7 @@ TEST(EtcdStore, WhereNothingListensTheServerIsNamedAtOnce) {
               AllOf(HasSubstr(location.substr(7)), HasSubstr("cannot be reached"), HasSubstr("option coordination")));
 }
 
-TEST(EtcdStore, OneOfThreeMembersMayDieOrFreeze) {
+TEST(EtcdStore, SurvivesTheLossOrFreezeOfOneOfThreeMembers) {
   EtcdServer servers("--members 3");
   const auto store = open_store(servers.location(), "job");
   ASSERT_GT(put(*store, "key", "first"), 0u);
@@ -68,7 +68,7 @@ TEST(EtcdStore, OneOfThreeMembersMayDieOrFreeze) {
   EXPECT_EQ(store->get("key")->value, "third");
 }
 
-TEST(EtcdStore, WithoutAMajorityItSaysSoAndGoesOnOnceThereIsOne) {
+TEST(EtcdStore, ReportsAMissingMajorityAndContinuesOnceItReturns) {
   EtcdServer servers("--members 3");
   const auto store = open_store(servers.location(), "job");
   const auto revision = put(*store, "key", "first");
@@ -83,7 +83,7 @@ TEST(EtcdStore, WithoutAMajorityItSaysSoAndGoesOnOnceThereIsOne) {
   EXPECT_THAT(found->value, testing::AnyOf("first", "second"));
 }
 
-TEST(EtcdStore, AWatchOutlivesServersAndWhatTheyForget) {
+TEST(EtcdStore, WatchSurvivesServerRestartsAndCompaction) {
   EtcdServer server;
   const auto store = open_store(server.location(), "job");
   test::Notified notified;
@@ -144,7 +144,7 @@ TEST(EtcdStore, WatchWithoutAServerRetriesLessAndLessOften) {
   EXPECT_GE(tries.back() - tries.front(), std::chrono::milliseconds(200 + 400 + 800 + 1600));
 }
 
-TEST(EtcdStore, AWatchMovesOnWithTheCalls) {
+TEST(EtcdStore, WatchMovesToAnotherServerWithTheCalls) {
   EtcdServer servers("--members 3");
   const auto store = open_store(servers.location(), "job");
   test::Notified notified;
@@ -157,7 +157,7 @@ TEST(EtcdStore, AWatchMovesOnWithTheCalls) {
   servers.thaw(0);
 }
 
-TEST(EtcdStore, AJobsRecordsAreRemovedAtOnceAndNoOthers) {
+TEST(EtcdStore, RemovesAllRecordsOfAJobAndNoOthers) {
   EtcdServer server;
   const StoreLocation place = server.location();
   const auto store = open_store(place, "job"), other = open_store(place, "job2");
@@ -181,7 +181,7 @@ TEST(EtcdStore, AJobsRecordsAreRemovedAtOnceAndNoOthers) {
   EXPECT_GT(store->put_if("nodes/a", "y", 0), revision) << "no revision comes twice";
 }
 
-TEST(EtcdStore, AFullServerSaysSoIsReadAndHeals) {
+TEST(EtcdStore, ReportsAFullServerAndReadsItUntilItRecovers) {
   EtcdServer server("--quota 8000000");
   const auto store = open_store(server.location(), "job");
   std::uint64_t revision = 0;
@@ -217,7 +217,7 @@ class SecureEtcd : public testing::Test {
   EtcdServer server_{"--tls --user trainer"};
 };
 
-TEST_F(SecureEtcd, ServesWhoHasCertificateUserAndPassword) {
+TEST_F(SecureEtcd, ServesClientsWithCertificateUserAndPassword) {
   const auto store = open_store(location(), "job");
   test::Notified notified;
   const auto watch = store->watch(notified.listener());
@@ -247,7 +247,7 @@ TEST_F(SecureEtcd, ReplacesAnExpiredToken) {
   EXPECT_TRUE(store->put_if("key", "other", found->revision));
 }
 
-TEST_F(SecureEtcd, RefusesEverybodyElseInOneSentence) {
+TEST_F(SecureEtcd, RefusesAllOtherClientsInOneSentence) {
   const auto names_tls = AllOf(HasSubstr("TLS with etcd at https://"), HasSubstr("etcd_ca_file"));
   EXPECT_THAT(refusal(location("other.pem")), names_tls);
   EXPECT_THAT(refusal(location("none.pem")), names_tls);

@@ -58,8 +58,8 @@ class MemoryStore : public coord::Store {
 
  private:
   struct Watching : coord::Watch {
-    Watching(MemoryStore& of, std::function<void(const coord::Entry&)> notified)
-        : store(of), on_change(std::move(notified)) {
+    Watching(MemoryStore& of, std::function<void(const coord::Entry&)> callback)
+        : store(of), on_change(std::move(callback)) {
       const std::lock_guard lock(store.mutex_);
       store.watches_.insert(this);
     }

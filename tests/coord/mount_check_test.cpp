@@ -23,7 +23,7 @@ class MountCheck : public testing::Test {
   const test::TemporaryDirectory directory_{"/dev/shm"};
 };
 
-TEST_F(MountCheck, FindsNothingWrongWithADirectoryOfThisMachine) { EXPECT_EQ(what_fails_in(directory_.path()), ""); }
+TEST_F(MountCheck, AcceptsALocalDirectory) { EXPECT_EQ(what_fails_in(directory_.path()), ""); }
 
 TEST_F(MountCheck, NamesAMountWithoutHardLinks) {
   RevisionHooks hooks;
@@ -35,13 +35,13 @@ TEST_F(MountCheck, NamesAMountWithoutHardLinks) {
 }
 
 // As if the name were made in each client's cache.
-TEST_F(MountCheck, NamesAMountThatLetsTwoWritersMakeOneName) {
+TEST_F(MountCheck, NamesAMountThatLetsTwoWritersCreateTheSameName) {
   RevisionHooks hooks;
   hooks.link = [](int at, const char* from, const char* to) { return ::renameat(at, from, at, to); };
   EXPECT_THAT(what_fails_in(directory_.path(), hooks), HasSubstr("two test writers both wrote revision"));
 }
 
-TEST_F(MountCheck, NamesAMountOnWhichWhatWasWrittenIsNotThere) {
+TEST_F(MountCheck, NamesAMountThatDoesNotShowWrittenFiles) {
   RevisionHooks hooks;
   hooks.link = [](int, const char*, const char*) {
     errno = EEXIST;

@@ -14,7 +14,7 @@
 namespace ckpt::coord {
 namespace {
 
-TEST(Registry, ANameKeepsItsNumberForEver) {
+TEST(Registry, NodeNameKeepsItsNumber) {
   test::MemoryStore store;
   std::map<std::string, std::uint32_t> ids;
   for (int round = 0; round < 2; ++round) {
@@ -28,7 +28,7 @@ TEST(Registry, ANameKeepsItsNumberForEver) {
 }
 
 // They choose the same ones first, and none waits for the others.
-TEST(Registry, NodesThatStartAtOnceGetDifferentNumbers) {
+TEST(Registry, NodesThatStartTogetherGetDifferentNumbers) {
   const test::TemporaryDirectory directory;
   DirectoryStore store(directory.path());
   constexpr std::size_t nodes = 24;
@@ -41,7 +41,7 @@ TEST(Registry, NodesThatStartAtOnceGetDifferentNumbers) {
   EXPECT_EQ(std::set(ids.begin(), ids.end()).size(), nodes);
 }
 
-TEST(Registry, FewNodesHaveSmallNumbersAndManyFindOneSoon) {
+TEST(Registry, FewNodesGetSmallNumbersAndManyNeedFewAttempts) {
   class Counting : public test::MemoryStore {
    public:
     std::optional<Entry> get(const std::string& key) override {
@@ -73,14 +73,14 @@ std::string value_of(Store& store, const std::string& key) {
   return entry ? entry->value : "nothing";
 }
 
-TEST(Registry, ANodeThatRemembersItsNumberGetsItBack) {
+TEST(Registry, NodeGetsItsRememberedNumberBack) {
   test::MemoryStore store;
   EXPECT_EQ(node_id(store, "a", 5), 5u);
   EXPECT_EQ(value_of(store, "taken/5"), "a");
   EXPECT_EQ(node_id(store, "a"), 0u) << "it is free, and a name tries it first";
 }
 
-TEST(Registry, ARememberedNumberThatAnotherNodeHasIsNotTaken) {
+TEST(Registry, DoesNotTakeARememberedNumberThatAnotherNodeHas) {
   test::MemoryStore by_name, by_entry;
   ASSERT_TRUE(by_name.put_if("taken/5", "b", 0));
   NodeEntry other = node_5;
@@ -92,14 +92,14 @@ TEST(Registry, ARememberedNumberThatAnotherNodeHasIsNotTaken) {
   }
 }
 
-TEST(Registry, RememberedNumberNeverReplacesThatOfARegisteredNode) {
+TEST(Registry, RememberedNumberNeverReplacesARegisteredNodesNumber) {
   test::MemoryStore store;
   register_node(store, {"b", 0, 11, 12, 100, "x"});  // it has yet to put its number back
   ASSERT_TRUE(store.put_if("taken/5", "c", 0));
   EXPECT_NE(node_id(store, "a", 5), 0u);
 }
 
-TEST(Registry, OnlyWhatVanishedOfANodeIsPutBack) {
+TEST(Registry, RestoresOnlyVanishedRecordsOfANode) {
   test::MemoryStore store;
   EXPECT_TRUE(put_back_node(store, node_5));
   EXPECT_EQ(registered_nodes(store), (std::vector{node_5}));
@@ -115,7 +115,7 @@ TEST(Registry, OnlyWhatVanishedOfANodeIsPutBack) {
   EXPECT_EQ(registered_nodes(store), (std::vector{successor}));
 }
 
-TEST(Registry, ANumberCanBeTakenFromAnotherName) {
+TEST(Registry, TakesANumberFromAnotherName) {
   test::MemoryStore store;
   take_number(store, node_5);
   EXPECT_EQ(value_of(store, "taken/5"), "a");
@@ -125,7 +125,7 @@ TEST(Registry, ANumberCanBeTakenFromAnotherName) {
   EXPECT_EQ(value_of(store, "taken/5"), "a");
 }
 
-TEST(Registry, ANodesEntryIsItsLastAgents) {
+TEST(Registry, NodesEntryBelongsToItsLastAgent) {
   test::MemoryStore store;
   const NodeEntry old{"a", 0, 11, 1, 100, std::string("\0\xff address", 10)};
   const NodeEntry replaced{"a", 0, 12, 2, 200, ""};
@@ -137,7 +137,7 @@ TEST(Registry, ANodesEntryIsItsLastAgents) {
   EXPECT_EQ(registered_nodes(store), (std::vector{replaced, other}));
 }
 
-TEST(Registry, EntriesOfAnotherFormatAreLeftOut) {
+TEST(Registry, IgnoresEntriesOfAnotherFormat) {
   test::MemoryStore store;
   for (const char* text :
        {"", "[]", "{}", "{\"id\":\"x\"}", "{\"id\":1,\"arena_id\":1,\"agent_id\":1,\"pid\":1,\"address\":\"zz\"}"}) {
@@ -162,7 +162,7 @@ class DamagedStore : public test::MemoryStore {
   std::vector<std::string> keys(const std::string&) override { return {"nodes/a", "nodes/b", "nodes/c"}; }
 };
 
-TEST(Registry, ADamagedRecordHidesNoOtherAndIsNamed) {
+TEST(Registry, NamesADamagedRecordAndReadsTheOthers) {
   DamagedStore store;
   const NodeEntry a{"a", 0, 1, 1, 100, "x"}, c{"c", 2, 1, 1, 300, "z"};
   ASSERT_TRUE(store.put_if("nodes/a", R"({"id":0,"arena_id":1,"agent_id":1,"pid":100,"address":"78"})", 0));
@@ -173,7 +173,7 @@ TEST(Registry, ADamagedRecordHidesNoOtherAndIsNamed) {
 }
 
 // A number that would have to be cut to fit is none; nor is one that no node gets.
-TEST(Registry, EntriesWithNumbersOutOfRangeAreLeftOut) {
+TEST(Registry, IgnoresEntriesWithNumbersOutOfRange) {
   const auto with = [](const std::string& id, const std::string& arena_id, const std::string& pid) {
     return node_entry(
         {"nodes/a",
@@ -185,7 +185,7 @@ TEST(Registry, EntriesWithNumbersOutOfRangeAreLeftOut) {
   for (const char* pid : {"-1", "9223372036854775808"}) EXPECT_FALSE(with("1", "1", pid)) << pid;
 }
 
-TEST(Registry, TheTokenIsMadeOnce) {
+TEST(Registry, CreatesTheTokenOnce) {
   const test::TemporaryDirectory directory;
   DirectoryStore store(directory.path());
   std::vector<std::string> tokens(4);

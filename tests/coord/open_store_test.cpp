@@ -32,25 +32,25 @@ TEST(EtcdAddress, NamesEndpointsAndPrefix) {
   EXPECT_EQ(more.prefix, "/some/where/");
 }
 
-TEST(EtcdAddress, WhatNamesNoServerIsRefused) {
+TEST(EtcdAddress, RefusesAddressesWithoutAValidServer) {
   for (const char* wrong : {"etcd://", "etcd:///x", "etcd://:1", "etcd://a:", "etcd://a:0", "etcd://a:65536",
                             "etcd://a:b", "etcd://a,", "etcd://,a", "etcd://a,,b", "etcd://a b", "etcd://u@a",
                             "etcd://a/x//y", "etcd://a/../x", "etcd://a/x?y", "http://a", "etcd://[g]"})
     EXPECT_THAT(test::failure_of([&] { parse_etcd_address(wrong); }), HasSubstr("option coordination")) << wrong;
 }
 
-TEST(EtcdAddress, ANameMayBeAsLongAsNamesAre) {
+TEST(EtcdAddress, AcceptsServerNamesOfFullLength) {
   const std::string name = std::string(63, 'a') + "." + std::string(63, 'b') + ".example";
   EXPECT_THAT(parse_etcd_address("etcd://" + name).endpoints, ElementsAre("http://" + name + ":2379"));
   EXPECT_THROW(parse_etcd_address("etcd://" + std::string(254, 'a')), Failure);
 }
 
-TEST(EtcdAddress, NoPasswordIsToldOn) {
+TEST(EtcdAddress, ErrorsDoNotRepeatPasswords) {
   const std::string sentence = test::failure_of([] { parse_etcd_address("etcd://user:pass@word@host/x"); });
   EXPECT_THAT(sentence, AllOf(HasSubstr("@host/x"), Not(HasSubstr("pass")), Not(HasSubstr("user"))));
 }
 
-TEST(Base64, IsWhatTheStandardSays) {
+TEST(Base64, FollowsTheStandard) {
   const std::vector<std::pair<std::string, std::string>> samples = {{"", ""},
                                                                     {"f", "Zg=="},
                                                                     {"fo", "Zm8="},
@@ -67,7 +67,7 @@ TEST(Base64, IsWhatTheStandardSays) {
     EXPECT_EQ(from_base64(wrong), std::nullopt) << wrong;
 }
 
-TEST(EtcdEntries, AnswersThatMakeNoSenseAreFailures) {
+TEST(EtcdEntries, InvalidAnswersAreFailures) {
   using nlohmann::json;
   const std::string key = to_base64("/p/key");
   EXPECT_EQ(entry_of({{"key", key}, {"value", "Zm9v"}, {"mod_revision", "7"}}, "/p/"), (Entry{"key", "foo", 7}));
@@ -83,7 +83,7 @@ TEST(EtcdEntries, AnswersThatMakeNoSenseAreFailures) {
     EXPECT_THROW(revision_of(wrong), Failure) << wrong << " is no answer of etcd's";
 }
 
-TEST(OpenStore, APasswordThatNoJsonCanHoldIsRefused) {
+TEST(OpenStore, RefusesAPasswordThatIsNotUtf8) {
   const test::TemporaryDirectory directory;
   StoreLocation place("etcd://127.0.0.1:1");
   place.user = "trainer";
@@ -93,7 +93,7 @@ TEST(OpenStore, APasswordThatNoJsonCanHoldIsRefused) {
   EXPECT_THAT(test::failure_of([&] { open_store(place, "job"); }), HasSubstr("is not UTF-8"));
 }
 
-TEST(OpenStore, ADirectoryIsTheSameToAll) {
+TEST(OpenStore, RemovesAJobsRecordsUnlessANodeHasComeSince) {
   const test::TemporaryDirectory directory;
   ASSERT_TRUE(open_store(directory.path(), "job")->put_if("taken/0", "a", 0));
   ASSERT_TRUE(open_store(directory.path(), "other")->put_if("nodes/a", "", 0));
@@ -124,7 +124,7 @@ class RemovingAllRecords : public ::testing::Test {
   const test::TemporaryDirectory directory_;
 };
 
-TEST_F(RemovingAllRecords, KeepsThemWhereOneWasWrittenAfterTheyWereCompared) {
+TEST_F(RemovingAllRecords, KeepsRecordsIfOneWasWrittenAfterTheComparison) {
   std::optional<std::uint64_t> written;
   EXPECT_FALSE(remove_all([&](Step step) {
     if (step == Step::compared) written = DirectoryStore(path()).put_if("taken/0", "new", 1);
@@ -133,7 +133,7 @@ TEST_F(RemovingAllRecords, KeepsThemWhereOneWasWrittenAfterTheyWereCompared) {
   EXPECT_EQ(value(), "new");
 }
 
-TEST_F(RemovingAllRecords, LetsAWriterWhoseRecordIsRemovedKnow) {
+TEST_F(RemovingAllRecords, MakesTheWriteOfARemovedRecordFail) {
   bool removed = false;
   const auto remove_before_writing = [&](Step step) {
     if (step == Step::looked) removed = remove_all({});
@@ -144,7 +144,7 @@ TEST_F(RemovingAllRecords, LetsAWriterWhoseRecordIsRemovedKnow) {
   EXPECT_EQ(value(), "gone");
 }
 
-TEST_F(RemovingAllRecords, LetsAWriterKnowThatWritesWhileTheyAreAside) {
+TEST_F(RemovingAllRecords, MakesAWriteDuringTheRemovalFail) {
   std::promise<void> is_about_to_write, may_write;
   std::string failure;
   DirectoryStore writer(path(), {[&](Step step) {

@@ -55,7 +55,7 @@ class RevisionFilesTest : public testing::Test {
 };
 
 // Whoever stops between the last look and the link used to overwrite all that came meanwhile.
-TEST_F(RevisionFilesTest, AWriterThatStopsAtAnyStepWinsOnlyTheRevisionThatItMade) {
+TEST_F(RevisionFilesTest, WriterPausedAtAnyStepWinsOnlyItsOwnRevision) {
   for (const bool exists : {false, true})
     for (int step = 0; step <= static_cast<int>(last_step); ++step)
       for (int others = 0; others <= 4; ++others) {
@@ -82,7 +82,7 @@ TEST_F(RevisionFilesTest, AWriterThatStopsAtAnyStepWinsOnlyTheRevisionThatItMade
       }
 }
 
-TEST_F(RevisionFilesTest, AWriterThatDiesAtAnyStepIsInNobodysWay) {
+TEST_F(RevisionFilesTest, WriterThatDiesAtAnyStepBlocksNoOther) {
   for (const bool exists : {false, true})
     for (int step = 0; step <= static_cast<int>(last_step); ++step) {
       SCOPED_TRACE(std::to_string(exists) + " " + std::to_string(step));
@@ -233,7 +233,7 @@ TEST_F(RevisionFilesTest, EachRevisionHasOneWinnerAmongContendingProcesses) {
   EXPECT_EQ(files_in(directory_.path()), static_cast<std::size_t>(processes * rounds) + 1);
 }
 
-TEST_F(RevisionFilesTest, ReadersSeeRevisionsInOrderWhileWritersReplaceThem) {
+TEST_F(RevisionFilesTest, ReadersSeeRevisionsInOrderDuringWrites) {
   constexpr int rounds = 400;
   const pid_t child = test::fork_child([&] {
     DirectoryStore store(directory());
@@ -251,7 +251,7 @@ TEST_F(RevisionFilesTest, ReadersSeeRevisionsInOrderWhileWritersReplaceThem) {
 }
 
 // The answer to a call that NFS sent again is about its repetition.
-TEST_F(RevisionFilesTest, LinkThatWasMadeButReportedAsFailedWins) {
+TEST_F(RevisionFilesTest, SuccessfulLinkReportedAsFailedWins) {
   for (const int error : {EEXIST, EIO, ETIMEDOUT}) {
     const auto before = store_.get("incarnation");
     RevisionHooks hooks;
@@ -266,7 +266,7 @@ TEST_F(RevisionFilesTest, LinkThatWasMadeButReportedAsFailedWins) {
   }
 }
 
-TEST_F(RevisionFilesTest, AFileSystemWithoutLinksIsNamed) {
+TEST_F(RevisionFilesTest, NamesAFileSystemWithoutHardLinks) {
   RevisionHooks hooks;
   hooks.link = [](int, const char*, const char*) {
     errno = EPERM;
@@ -323,7 +323,7 @@ TEST_F(StaleReader, GetsTheNewestRevisionWhileOthersAreBeingRemoved) {
 }
 
 // It is moved away, and the job's records are made anew in its place.
-TEST_F(RevisionFilesTest, AWriterWhoseDirectoryWasReplacedWinsNothing) {
+TEST_F(RevisionFilesTest, WriterWhoseDirectoryWasReplacedWinsNothing) {
   for (const Step step : {Step::read, Step::drafted}) {
     fs::remove_all(directory());
     fs::remove_all(directory() + ".old");
@@ -338,7 +338,7 @@ TEST_F(RevisionFilesTest, AWriterWhoseDirectoryWasReplacedWinsNothing) {
 }
 
 // It may sleep while the job's records are removed and made anew.
-TEST_F(RevisionFilesTest, AWriterThatWakesUpInANewStoreChangesNothingThere) {
+TEST_F(RevisionFilesTest, DelayedWriterChangesNothingInANewStore) {
   for (int step = 0; step <= static_cast<int>(last_step); ++step) {
     SCOPED_TRACE(step);
     fs::remove_all(directory());

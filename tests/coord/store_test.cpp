@@ -76,12 +76,12 @@ class StoreConformance : public testing::TestWithParam<Implementation> {
   const std::unique_ptr<Store> store_ = backend_->open();
 };
 
-TEST_P(StoreConformance, WhatWasNeverPutIsNotThere) {
+TEST_P(StoreConformance, DoesNotFindAMissingRecord) {
   EXPECT_EQ(store_->get("leader"), std::nullopt);
   EXPECT_TRUE(store_->list("").empty());
 }
 
-TEST_P(StoreConformance, WhatWasPutIsReadBackWithItsRevision) {
+TEST_P(StoreConformance, ReadsBackARecordWithItsRevision) {
   const auto revision = store_->put_if("nodes/a", "one", 0);
   ASSERT_TRUE(revision);
   EXPECT_GT(*revision, 0u);
@@ -89,7 +89,7 @@ TEST_P(StoreConformance, WhatWasPutIsReadBackWithItsRevision) {
   EXPECT_EQ(backend_->open()->get("nodes/a"), (Entry{"nodes/a", "one", *revision}));
 }
 
-TEST_P(StoreConformance, RevisionsGrow) {
+TEST_P(StoreConformance, RevisionsIncrease) {
   std::uint64_t revision = 0;
   for (int i = 0; i < 10; ++i) {
     const auto next = store_->put_if("key", std::to_string(i), revision);
@@ -100,14 +100,14 @@ TEST_P(StoreConformance, RevisionsGrow) {
   EXPECT_EQ(store_->get("key")->value, "9");
 }
 
-TEST_P(StoreConformance, ARevisionIsOfItsKeyAlone) {
+TEST_P(StoreConformance, RevisionsOfKeysAreIndependent) {
   const auto first = store_->put_if("first", "value", 0);
   ASSERT_TRUE(store_->put_if("second", "value", 0));
   EXPECT_EQ(store_->get("first")->revision, first);
   EXPECT_TRUE(store_->put_if("first", "other", *first));
 }
 
-TEST_P(StoreConformance, AStaleRevisionChangesNothing) {
+TEST_P(StoreConformance, PutWithAStaleRevisionChangesNothing) {
   const auto first = store_->put_if("key", "first", 0);
   const auto second = store_->put_if("key", "second", *first);
   EXPECT_EQ(store_->put_if("key", "third", *first), std::nullopt);
@@ -122,7 +122,7 @@ TEST_P(StoreConformance, CreationExpectsRevisionZero) {
   EXPECT_TRUE(store_->list("").empty());
 }
 
-TEST_P(StoreConformance, ListIsByPrefixAndInOrder) {
+TEST_P(StoreConformance, ListsByPrefixInOrder) {
   for (const char* key : {"nodes/b", "nodes/a", "nodesX", "leader"}) ASSERT_TRUE(store_->put_if(key, key, 0));
   const auto nodes = store_->list("nodes/");
   ASSERT_EQ(nodes.size(), 2u);
@@ -133,7 +133,7 @@ TEST_P(StoreConformance, ListIsByPrefixAndInOrder) {
   EXPECT_EQ(store_->list("").size(), 4u);
 }
 
-TEST_P(StoreConformance, KeysAreThoseOfTheListWithoutTheirValues) {
+TEST_P(StoreConformance, KeysMatchTheListWithoutValues) {
   for (const char* key : {"rank_assignments/2", "rank_assignments/1", "rank_assignmentsX", "leader"})
     ASSERT_TRUE(store_->put_if(key, key, 0));
   EXPECT_EQ(store_->keys("rank_assignments/"), (std::vector<std::string>{"rank_assignments/1", "rank_assignments/2"}));
@@ -141,7 +141,7 @@ TEST_P(StoreConformance, KeysAreThoseOfTheListWithoutTheirValues) {
   EXPECT_TRUE(store_->keys("nodes/").empty());
 }
 
-TEST_P(StoreConformance, RemovedRecordIsGoneAndCanBeMadeAgain) {
+TEST_P(StoreConformance, RemovedRecordCanBeCreatedAgain) {
   for (const char* key : {"rank_assignments/1", "rank_assignments/2"}) ASSERT_TRUE(store_->put_if(key, key, 0));
   store_->remove("rank_assignments/1");
   store_->remove("rank_assignments/1");
@@ -152,7 +152,7 @@ TEST_P(StoreConformance, RemovedRecordIsGoneAndCanBeMadeAgain) {
   EXPECT_EQ(backend_->open()->get("rank_assignments/1")->value, "again");
 }
 
-TEST_P(StoreConformance, ValuesAreBytes) {
+TEST_P(StoreConformance, ValuesHoldAnyBytes) {
   std::string bytes;
   for (int i = 0; i < 256; ++i) bytes += static_cast<char>(i);
   for (const std::string& value : {bytes, bytes.substr(1), bytes.substr(2), std::string()}) {
@@ -162,7 +162,7 @@ TEST_P(StoreConformance, ValuesAreBytes) {
   }
 }
 
-TEST_P(StoreConformance, ValuesMayBeAsLargeAsSaidAndNoLarger) {
+TEST_P(StoreConformance, AcceptsValuesUpToTheSizeLimit) {
   for (int i = 0; i < 6; ++i)
     ASSERT_TRUE(
         store_->put_if("large/" + std::to_string(i), std::string(value_bytes_max, static_cast<char>(200 + i)), 0));
@@ -172,7 +172,7 @@ TEST_P(StoreConformance, ValuesMayBeAsLargeAsSaidAndNoLarger) {
   EXPECT_THROW(store_->put_if("key", std::string(value_bytes_max + 1, 'x'), 0), Failure);
 }
 
-TEST_P(StoreConformance, KeysThatCouldLeaveTheStoreAreRefused) {
+TEST_P(StoreConformance, RefusesKeysThatCouldLeaveTheStore) {
   for (const char* key : {"", "/", "../x", "a/../b", "a//b", "/etc/x", "a/", ".hidden", "a b", "a\n"}) {
     EXPECT_THROW(store_->put_if(key, "value", 0), Failure) << key;
     EXPECT_THROW(store_->get(key), Failure) << key;
@@ -212,7 +212,7 @@ TEST_P(StoreConformance, WatchReportsTheLastChangeOfEveryWriter) {
   EXPECT_TRUE(notified.becomes("before", "new"));
 }
 
-TEST_P(StoreConformance, AWatchTellsNothingOfWhatIsLong) {
+TEST_P(StoreConformance, WatchDoesNotReportLongRecords) {
   test::Notified notified;
   ASSERT_TRUE(store_->put_if("rank_assignments/1", "long", 0));
   const auto watch = store_->watch(notified.listener());

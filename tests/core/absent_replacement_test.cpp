@@ -52,7 +52,7 @@ class AbsentReplacement {
   }
 };
 
-TEST(AbsentReplacements, AreAwaitedForWhatTheyMayHold) {
+TEST(AbsentReplacements, AreAwaitedForCommitsThatTheyMayHold) {
   for (const NodeId lost : {0u, 1u}) {
     for (TimeMs absent_ms = 0; absent_ms <= 4500; absent_ms += 500) {
       const AbsentReplacement job(lost, absent_ms);
@@ -66,7 +66,7 @@ TEST(AbsentReplacements, AreAwaitedForWhatTheyMayHold) {
 }
 
 // The leader has missed it for long before the next incarnation begins, and nobody else was there to take its place.
-TEST(AbsentReplacements, AreAwaitedWhereTheyWereAbsentBeforeTheRestart) {
+TEST(AbsentReplacements, AreAwaitedEvenIfAbsentBeforeTheRestart) {
   for (const NodeId lost : {0u, 1u}) {
     const AbsentReplacement job(lost, 2000, 10'000);
     ASSERT_TRUE(job.is_replacing);
@@ -77,7 +77,7 @@ TEST(AbsentReplacements, AreAwaitedWhereTheyWereAbsentBeforeTheRestart) {
 }
 
 // As for a member, and not for ever.
-TEST(AbsentReplacements, ThatStayAwayAreNotAwaitedLongerThanMembers) {
+TEST(AbsentReplacements, AreNotAwaitedLongerThanMembers) {
   const AbsentReplacement job(1, 30'000);
   ASSERT_EQ(job.cluster.ready.size(), 2u);
   for (const auto& [rank, ready] : job.cluster.ready) {

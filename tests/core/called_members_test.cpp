@@ -38,7 +38,7 @@ TEST(ACalledMember, ReportsToTheLeaderThatCalledIt) {
   EXPECT_EQ(node.newest_to<Report>(newer_leader).epoch, epoch_of(6, newer_leader));
 }
 
-TEST(ACalledMember, StopsLeadingWhereItLedUnawareOfTheNewerLeader) {
+TEST(ACalledMember, StopsLeadingIfItLedUnawareOfTheNewerLeader) {
   const Config config{};
   LoneNode node{config};
   node.lead({}, {});
@@ -108,7 +108,7 @@ TEST_F(ALeaderOfAnAbsentMember, CallsItSeveralTimesBeforeItCouldBeCalledLost) {
   EXPECT_EQ(leader_.newest_to<Directive>(absent).epoch, leader_.status().epoch);
 }
 
-TEST_F(ALeaderOfAnAbsentMember, CallsNobodyWhoFollowsIt) {
+TEST_F(ALeaderOfAnAbsentMember, DoesNotCallAMemberThatFollowsIt) {
   leader_.say(leader_.report_of(absent));
   const std::size_t answers = directives_to(absent);
   pass(4 * config.node_timeout_ms);               // it falls silent, and does not answer what it hears
@@ -116,7 +116,7 @@ TEST_F(ALeaderOfAnAbsentMember, CallsNobodyWhoFollowsIt) {
 }
 
 // In a job of many nodes that all start together the calls are few at a time.
-TEST(ALeader, CallsManyAbsentMembersInTurnSomeAtATime) {
+TEST(ALeader, CallsManyAbsentMembersInTurn) {
   const Config config{};
   LoneLeader leader{200, placement::Protection::of_copies(2)};
   std::set<NodeId> called;

@@ -21,24 +21,24 @@ Report at(LoneLeader& leader, NodeId node, Stage stage) {
   return report;
 }
 
-TEST(CapturesUnderWay, AreAwaitedAndSkippedOnesAreNot) {
+TEST(CapturesUnderWay, AreAwaitedUnlessARankSkippedTheIteration) {
   const std::vector<Stage> stages{Stage::before, Stage::capturing, Stage::captured, Stage::skipped};
   for (const Stage first : stages) {
     for (const Stage second : stages) {
       LoneLeader leader(ranks, placement::Protection::of_copies(ranks));
       leader.say(at(leader, 0, first));
       leader.say(at(leader, 1, second));
-      const Directive notified = leader.newest_to<Directive>(1);
+      const Directive directive = leader.newest_to<Directive>(1);
       const bool is_there = first == Stage::captured || second == Stage::captured;
       const bool is_skipped = first == Stage::skipped || second == Stage::skipped;
-      EXPECT_EQ(notified.abandoned.size(), is_there && is_skipped ? 1u : 0u)
+      EXPECT_EQ(directive.abandoned.size(), is_there && is_skipped ? 1u : 0u)
           << static_cast<int>(first) << " " << static_cast<int>(second);
     }
   }
 }
 
 // A leader that has not heard every member of the incarnation knows too little to give anything up.
-TEST(CapturesUnderWay, AreNotGivenUpByALeaderThatHasNotHeardEveryMember) {
+TEST(CapturesUnderWay, AreNotAbandonedBeforeTheLeaderHeardEveryMember) {
   LoneLeader leader(3, placement::Protection::of_copies(2));
   leader.say(at(leader, 0, Stage::captured));
   leader.say(at(leader, 1, Stage::skipped));

@@ -50,27 +50,27 @@ class CodingTurn : public ::testing::Test {
   std::uint64_t sequence_ = 0;
 };
 
-TEST_F(CodingTurn, ComesWhenTheInputsThatComeHereAnywayAreHere) {
+TEST_F(CodingTurn, BeginsOnceAllInputsThatAreComingHaveArrived) {
   order({decode_, input_});
   EXPECT_EQ(sources(), std::vector<NodeId>{first_peer});
   end_first(FetchResult::complete);
   EXPECT_EQ(sources(), (std::vector<NodeId>{first_peer, parity_node}));
 }
 
-TEST_F(CodingTurn, DoesNotWaitForAnInputOfWhichAFetchHasFailed) {
+TEST_F(CodingTurn, DoesNotWaitForAnInputWhoseFetchFailed) {
   order({decode_, input_});
   end_first(FetchResult::failed);
   EXPECT_EQ(sources(), (std::vector<NodeId>{first_peer, second_peer, parity_node}));
 }
 
-TEST_F(CodingTurn, ComesAtOnceIfItsInputsDoNotComeHere) {
+TEST_F(CodingTurn, BeginsImmediatelyIfItsInputsDoNotComeToThisNode) {
   const FetchOrder other{piece_of(main_shard(2), checkpoint, 2), {first_peer}, {}};
   order({other, decode_});
   EXPECT_EQ(sources(), (std::vector<NodeId>{first_peer, parity_node}));
 }
 
 // Another node has decoded the piece by now.
-TEST_F(CodingTurn, FetchesThePieceFromANodeThatHasItIfDecodingFails) {
+TEST_F(CodingTurn, FetchesThePieceFromItsHolderIfDecodingFails) {
   FetchOrder order_to_decode = decode_;
   order_to_decode.sources.push_back(second_peer);
   order({order_to_decode});

@@ -16,7 +16,7 @@ std::vector<std::string> pieces_of_model() {
   return names;
 }
 
-TEST(CutShards, AreRestoredFromAllPartsOfOneCutAndFromNothingLess) {
+TEST(CutShards, AreRestoredOnlyFromAllPartsOfOneDivision) {
   const auto names = pieces_of_model();
   ASSERT_EQ(names.size(), 6u);
   const CheckpointId older(1, 3), newer(1, 4);

@@ -57,7 +57,7 @@ TEST(DamagedCopies, AreReplacedBeforeAnyNewerCheckpointTakesTheirSlot) {
 
 // An agent that starts again remembers no slot, and an order that was on its way all the while may be the first it
 // gets.
-TEST(DamagedCopies, AreReplacedFirstAlsoByAnAgentThatStartedAgainSince) {
+TEST(DamagedCopies, AreReplacedFirstEvenByARestartedAgent) {
   DamagedCopy job;
   const auto [leader, order] = job.order;
   job.arrives = [](NodeId from, const Send& send) { return from != 1 && send.to != 1; };
@@ -81,7 +81,7 @@ TEST(DamagedCopies, AreReplacedFirstAlsoByAnAgentThatStartedAgainSince) {
 // ---- Who may say that nothing newer was committed ----
 
 // The leader alone knows that iteration 8 is committed. Node 1, which has lost its copy of it to damage, is asked.
-TEST(Witnesses, ThatThrewAwayANewerCopyDoNotSayThatThereWasNone) {
+TEST(Witnesses, NodesThatDroppedANewerCopyDoNotTestifyAgainstIt) {
   for (const bool restarts : {false, true}) {
     Cluster job(4, 4);
     job.start_incarnation(own_node);
@@ -111,7 +111,7 @@ TEST(Witnesses, ThatThrewAwayANewerCopyDoNotSayThatThereWasNone) {
 
 // ---- What the survivors say ----
 
-TEST(Survivors, OfTheLeadersNodeKnowTheNewestCommit) {
+TEST(Survivors, KnowTheNewestCommitAfterTheLeaderIsLost) {
   Cluster job(3, 3);
   job.start_incarnation(own_node);
   job.begin_training();
@@ -131,7 +131,7 @@ TEST(Survivors, OfTheLeadersNodeKnowTheNewestCommit) {
   EXPECT_EQ(job.status(survivor).committed, CheckpointId(1, 143));
 }
 
-TEST(Survivors, KnowWhatAnIncarnationWithoutACommitRestored) {
+TEST(Survivors, KnowTheRestoredCheckpointOfAnIncarnationWithoutCommits) {
   Cluster job(3, 3);
   job.start_incarnation(own_node);
   job.begin_training();
@@ -194,7 +194,7 @@ TEST(DamagedRecords, IgnoresAnImpossibleEpochInAnIncarnationRecord) {
   job.expect_unharmed();
 }
 
-TEST(DamagedRecords, IgnoresAnIncarnationAfterWhichNoneCanFollow) {
+TEST(DamagedRecords, IgnoresTheHighestPossibleIncarnation) {
   DamagedRecord job;
   job.damage([](LeaderRecord&, IncarnationRecord& incarnation_record) {
     incarnation_record.incarnation = CheckpointId::incarnation_max;
@@ -203,7 +203,7 @@ TEST(DamagedRecords, IgnoresAnIncarnationAfterWhichNoneCanFollow) {
   job.expect_unharmed();
 }
 
-TEST(DamagedRecords, AnEpochInAMessageThatNoLeaderCanHaveIsNotObeyed) {
+TEST(DamagedRecords, IgnoresMessagesWithAnImpossibleEpoch) {
   DamagedRecord job;
   Directive directive;
   directive.leader = 2;
@@ -219,7 +219,7 @@ TEST(DamagedRecords, AnEpochInAMessageThatNoLeaderCanHaveIsNotObeyed) {
   job.expect_unharmed();
 }
 
-TEST(DamagedRecords, ForgetsAnImpossibleEpochThatAnEarlierAgentRemembered) {
+TEST(DamagedRecords, ForgetsAnImpossibleEpochOfAnEarlierAgent) {
   DamagedRecord job;
   Recovered recovered;
   recovered.epoch = UINT64_MAX;
@@ -230,7 +230,7 @@ TEST(DamagedRecords, ForgetsAnImpossibleEpochThatAnEarlierAgentRemembered) {
 }
 
 // Elections that a node slept through.
-TEST(DamagedRecords, FollowsAFarButPossibleEpoch) {
+TEST(DamagedRecords, FollowsADistantButPossibleEpoch) {
   DamagedRecord job;
   job.damage([](LeaderRecord& leader, IncarnationRecord&) { leader.epoch += epoch_of(1'000'000, 0); });
   job.advance(10'000);
@@ -261,7 +261,7 @@ TEST(DamagedRecords, IgnoresCheckpointsOfFutureIncarnations) {
 }
 
 // However small the step is from what this node's own memory says, which may be damaged, too.
-TEST(DamagedRecords, AnEpochBeyondAllThatThereCanBeIsNeverBelieved) {
+TEST(DamagedRecords, NeverAcceptsAnEpochAboveTheMaximum) {
   Recovered recovered;
   recovered.epoch = epoch_max;
   LoneNode node{Config{}, recovered};
@@ -271,7 +271,7 @@ TEST(DamagedRecords, AnEpochBeyondAllThatThereCanBeIsNeverBelieved) {
   EXPECT_THAT(node.status().record_trouble, HasSubstr("\"leader\" is damaged: its epoch is"));
 }
 
-TEST(DamagedRecords, AnIncarnationThatIsFarFromTheNewestIsNotBelieved) {
+TEST(DamagedRecords, RejectsAnIncarnationFarFromTheNewest) {
   const auto incarnation_of = [](std::uint64_t incarnation) {
     IncarnationRecord incarnation_record;
     incarnation_record.incarnation = incarnation;
@@ -288,7 +288,7 @@ TEST(DamagedRecords, AnIncarnationThatIsFarFromTheNewestIsNotBelieved) {
 // ---- Suspicions ----
 
 // Its node number says nothing about what a machine has: another memory under it is no member's.
-TEST(Commits, DoNotCountWhatLiesInAnotherMemoryUnderAMembersNumber) {
+TEST(Commits, DoNotCountPiecesInAnotherArenaWithAMembersNumber) {
   Cluster job(2, 2);
   job.start_incarnation(own_node);
   job.begin_training();

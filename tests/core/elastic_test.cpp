@@ -50,7 +50,7 @@ class Elastic : public ::testing::Test {
   std::optional<Cluster> cluster_;
 };
 
-TEST_F(Elastic, FewerRanksGoOnFromTheNewestCommit) {
+TEST_F(Elastic, FewerRanksContinueFromTheNewestCommit) {
   begin(4, 4);
   cluster_->restart_with(2, own_node);
   cluster_->advance(1000);
@@ -63,7 +63,7 @@ TEST_F(Elastic, FewerRanksGoOnFromTheNewestCommit) {
   EXPECT_TRUE(cluster_->status(3).pieces.empty()) << "nothing is left on a node without ranks";
 }
 
-TEST_F(Elastic, MoreRanksGoOnAndThoseThatAreNewTakeTheStateOfRank0) {
+TEST_F(Elastic, MoreRanksContinueAndNewOnesAdoptRank0sState) {
   begin(4, 2);
   cluster_->restart_with(4, own_node);
   cluster_->advance(1000);
@@ -90,7 +90,7 @@ TEST_F(Elastic, ShrinksAndGrowsAgain) {
 }
 
 // What ranks 2 and 3 had is void since then, whether it is still there or not.
-TEST_F(Elastic, WhatAShrunkJobWentOnWithoutStaysVoidBeforeItsFirstCommit) {
+TEST_F(Elastic, DroppedCapturesStayVoidBeforeTheShrunkJobsFirstCommit) {
   for (const bool lost : {false, true}) {
     begin(4, 4);
     cluster_->restart_with(2, own_node);
@@ -109,7 +109,7 @@ TEST_F(Elastic, WhatAShrunkJobWentOnWithoutStaysVoidBeforeItsFirstCommit) {
   }
 }
 
-TEST_F(Elastic, NodesThatLeftWithTheirMemoryAreNotNeeded) {
+TEST_F(Elastic, RestoresWithoutNodesThatLeft) {
   begin(4, 4, 3);
   cluster_->end_trainers();
   cluster_->lose(3);
@@ -122,7 +122,7 @@ TEST_F(Elastic, NodesThatLeftWithTheirMemoryAreNotNeeded) {
   train_until(6);
 }
 
-TEST_F(Elastic, NodesThatRunOnWithoutRanksAreSources) {
+TEST_F(Elastic, UsesNodesWithoutRanksAsSources) {
   begin(4, 4);
   cluster_->end_trainers();
   // Ranks 0 and 1 move to where nothing of theirs is.
@@ -136,7 +136,7 @@ TEST_F(Elastic, NodesThatRunOnWithoutRanksAreSources) {
   expect_nothing_older(6);
 }
 
-TEST_F(Elastic, DecodesWhatANodeTookAlongThatLeft) {
+TEST_F(Elastic, DecodesPiecesOfANodeThatLeft) {
   cluster_.emplace(4, 4, 1);
   set_up();
   cluster_->protection = placement::protection_named("rs(4,1)");
@@ -154,7 +154,7 @@ TEST_F(Elastic, DecodesWhatANodeTookAlongThatLeft) {
   train_until(6);
 }
 
-TEST_F(Elastic, ALeaderThatDiesMeanwhileChangesNothing) {
+TEST_F(Elastic, LeaderChangeDuringTheRestoreChangesNothing) {
   begin(4, 2);
   cluster_->fetching = false;
   cluster_->restart_with(4, own_node);
@@ -167,7 +167,7 @@ TEST_F(Elastic, ALeaderThatDiesMeanwhileChangesNothing) {
   train_until(6);
 }
 
-TEST_F(Elastic, WhatIsNotSharedIsRefusedAndKept) {
+TEST_F(Elastic, RefusesAndKeepsStateThatRanksDoNotShare) {
   for (const auto& names : std::vector<std::function<std::string(Rank)>>{
            main_shard, [](Rank rank) { return rank < 2 ? "first" : "second"; }}) {
     cluster_.emplace(4, 4);
@@ -190,7 +190,7 @@ TEST_F(Elastic, WhatIsNotSharedIsRefusedAndKept) {
 }
 
 // All nodes with the second half of the model are gone, and so are the records that could tell of it.
-TEST_F(Elastic, WhatMayHaveBeenOnlyAPartOfTheStateIsRefused) {
+TEST_F(Elastic, RefusesACheckpointThatMayBeIncomplete) {
   cluster_.emplace(4, 4);
   cluster_->main_of = [](Rank rank) { return rank < 2 ? "first" : "second"; };
   cluster_->start_incarnation(own_node);
@@ -207,7 +207,7 @@ TEST_F(Elastic, WhatMayHaveBeenOnlyAPartOfTheStateIsRefused) {
   EXPECT_EQ(cluster_->failed.at(0).error, RestoreError::mismatch);
 }
 
-TEST_F(Elastic, ANodeMayBeLostBetweenTheRestartAndTheFirstCommit) {
+TEST_F(Elastic, SurvivesANodeLossBetweenRestartAndFirstCommit) {
   for (const NodeId node : {0u, 1u, 3u}) {
     begin(4, 4);
     cluster_->restart_with(2, own_node);
@@ -224,7 +224,7 @@ TEST_F(Elastic, ANodeMayBeLostBetweenTheRestartAndTheFirstCommit) {
 }
 
 // Its end is not known yet when the next one begins.
-TEST_F(Elastic, AStartThatWasEndedBeforeItWasDecidedStopsNobody) {
+TEST_F(Elastic, EndedStartThatWasNeverDecidedBlocksNoLaterOne) {
   cluster_.emplace(4, 4);
   set_up();
   for (Rank rank = 1; rank < 4; ++rank) cluster_->hello(rank, rank);
@@ -235,7 +235,7 @@ TEST_F(Elastic, AStartThatWasEndedBeforeItWasDecidedStopsNobody) {
   EXPECT_TRUE(cluster_->ready.contains(0));
 }
 
-TEST_F(Elastic, RanksOfOneStartThatDisagreeAreRefusedAfterAWhile) {
+TEST_F(Elastic, RefusesRanksOfOneStartThatDisagree) {
   cluster_.emplace(3, 3);
   set_up();
   cluster_->hello(1, 1);

@@ -20,7 +20,7 @@ std::map<std::string, std::function<void(LoneNode&)>> ways() {
            }}};
 }
 
-TEST(FormerLeader, IsNotAnsweredInWhatTheNewerOneHears) {
+TEST(FormerLeader, DirectivesAreNotAnsweredInReportsToItsSuccessor) {
   for (const auto& [name, learn] : ways()) {
     LoneNode node{Config{}};
     node.follow(lone_leader, 5);

@@ -39,7 +39,7 @@ struct Job : Cluster {
   Halt halt(NodeId node = 0) const { return status(node).halt; }
 };
 
-TEST(HaltedJob, ASuspicionHaltsEveryRankOnce) {
+TEST(HaltedJob, SuspicionHaltsEveryRankOnce) {
   Job job;
   job.suspect(2, RankTrouble::stopped);
   for (Rank rank = 0; rank < ranks; ++rank) {
@@ -52,14 +52,14 @@ TEST(HaltedJob, ASuspicionHaltsEveryRankOnce) {
   }
 }
 
-TEST(HaltedJob, WithoutTheOptionASuspicionHaltsNobody) {
+TEST(HaltedJob, SuspicionHaltsNoRankWithoutTheOption) {
   Job job(false);
   job.suspect(2);
   EXPECT_TRUE(job.halts.empty());
   EXPECT_EQ(job.halt(), Halt());
 }
 
-TEST(HaltedJob, TheDecidedIterationReachesEveryRank) {
+TEST(HaltedJob, EveryRankLearnsTheDecidedIteration) {
   Job job;
   job.suspect(2, RankTrouble::stopped);
   for (const Rank rank : {0u, 1u}) job.answer(rank, Freeze::held, 43);
@@ -70,7 +70,7 @@ TEST(HaltedJob, TheDecidedIterationReachesEveryRank) {
 }
 
 // Its update may communicate with ranks that are gone.
-TEST(HaltedJob, ACulpritIsWaitedForOnceItIsAtRestAndNotInAnUpdate) {
+TEST(HaltedJob, WaitsForACulpritAtRestButNotInAnUpdate) {
   Job job;
   job.suspect(2, RankTrouble::stopped);
   for (const Rank rank : {0u, 1u, 3u}) job.answer(rank, Freeze::held, 43);
@@ -84,7 +84,7 @@ TEST(HaltedJob, ACulpritIsWaitedForOnceItIsAtRestAndNotInAnUpdate) {
   EXPECT_TRUE(job.halt().is_over);
 }
 
-TEST(HaltedJob, ARankThatNeverAnswersIsWaitedForUntilTheDeadlineAlone) {
+TEST(HaltedJob, WaitsForASilentRankOnlyUntilTheDeadline) {
   Job job;
   job.suspect(2, RankTrouble::stopped);
   job.answer(0, Freeze::held, 43);
@@ -99,7 +99,7 @@ TEST(HaltedJob, ARankThatNeverAnswersIsWaitedForUntilTheDeadlineAlone) {
   EXPECT_EQ(job.halt().others.size(), 3u);
 }
 
-TEST(HaltedJob, ARankWhoseNodeDoesNotAnswerIsNotWaitedFor) {
+TEST(HaltedJob, DoesNotWaitForARankOfASilentNode) {
   Job job;
   const NodeId lost = *job.current_leader() == 3 ? 1 : 3;
   job.suspect(2, RankTrouble::stopped);
@@ -130,7 +130,7 @@ TEST(HaltedJob, TheIterationAtWhichRanksFreezeIsNotAbandoned) {
 }
 
 // They wait for those that the halt holds.
-TEST(HaltedJob, NobodyIsAccusedOfWaiting) {
+TEST(HaltedJob, DoesNotBlameHeldUpRanks) {
   Job job;
   job.suspect(2, RankTrouble::computing);
   ASSERT_EQ(job.status(0).suspicion.culprits.at(0).standing.rank, 2u);
@@ -141,7 +141,7 @@ TEST(HaltedJob, NobodyIsAccusedOfWaiting) {
   for (NodeId node = 0; node < ranks; ++node) EXPECT_TRUE(job.status(node).suspicion.culprits.empty()) << node;
 }
 
-TEST(HaltedJob, ThoseInACommunicationThatHangsStayNamedOnceItHasHaltedTheJob) {
+TEST(HaltedJob, RanksInAHungCommunicationStayNamedAfterTheHalt) {
   Job job;
   for (Rank rank = 0; rank < ranks; ++rank)
     job.feed(own_node(rank),
@@ -151,7 +151,7 @@ TEST(HaltedJob, ThoseInACommunicationThatHangsStayNamedOnceItHasHaltedTheJob) {
   EXPECT_EQ(job.status(0).suspicion.culprits.size(), 2u);
 }
 
-TEST(HaltedJob, AHaltEndsWithItsIncarnation) {
+TEST(HaltedJob, HaltEndsWithItsIncarnation) {
   Job job;
   job.suspect(2);
   ASSERT_EQ(job.halt().incarnation, 1u);
@@ -163,7 +163,7 @@ TEST(HaltedJob, AHaltEndsWithItsIncarnation) {
   EXPECT_TRUE(job.halts.empty()) << "the trainers of the next incarnation are told of none";
 }
 
-TEST(HaltedJob, ATrainerThatHasNotRestoredIsNotToldOfTheHalt) {
+TEST(HaltedJob, TrainerThatHasNotRestoredIsNotHalted) {
   Job job;
   job.suspect(2);
   job.halts.clear();
@@ -172,7 +172,7 @@ TEST(HaltedJob, ATrainerThatHasNotRestoredIsNotToldOfTheHalt) {
   EXPECT_FALSE(job.halts.contains(2));
 }
 
-TEST(HaltedJob, AHaltOfAnotherIncarnationIsNotPassedOn) {
+TEST(HaltedJob, IgnoresAHaltOfAnotherIncarnation) {
   Job job;
   const NodeId node = *job.current_leader() == 1 ? 2 : 1;
   Directive newest;
@@ -187,7 +187,7 @@ TEST(HaltedJob, AHaltOfAnotherIncarnationIsNotPassedOn) {
   }
 }
 
-TEST(HaltedJob, AHaltOfAFormerLeaderIsNotObeyed) {
+TEST(HaltedJob, IgnoresAHaltOfAFormerLeader) {
   Job job;
   Directive former;
   job.on_directive = [&](const Directive& directive) { former = directive; };
@@ -202,7 +202,7 @@ TEST(HaltedJob, AHaltOfAFormerLeaderIsNotObeyed) {
   EXPECT_TRUE(job.halts.empty());
 }
 
-TEST(HaltedJob, ANewLeaderGoesOnWithTheHaltThatRanksObey) {
+TEST(HaltedJob, NewLeaderContinuesTheHaltThatRanksObey) {
   Job job;
   const NodeId leader = *job.current_leader();
   job.suspect(2, RankTrouble::stopped);
@@ -221,7 +221,7 @@ TEST(HaltedJob, ANewLeaderGoesOnWithTheHaltThatRanksObey) {
 }
 
 // Rank 3 was in an update for too long, so it freezes at a newer iteration than the others.
-TEST(HaltedJob, ANewLeaderDecidesNoIterationAgain) {
+TEST(HaltedJob, NewLeaderKeepsTheDecidedIteration) {
   Job job;
   job.suspect(2, RankTrouble::stopped);
   for (const Rank rank : {0u, 1u}) job.answer(rank, Freeze::held, 43);
@@ -235,7 +235,7 @@ TEST(HaltedJob, ANewLeaderDecidesNoIterationAgain) {
   for (NodeId node = 0; node < ranks; ++node) EXPECT_EQ(job.halt(node).iteration, 43) << node;
 }
 
-TEST(HaltedJob, AnAgentThatStartsAgainTellsItsTrainerAgain) {
+TEST(HaltedJob, RestartedAgentHaltsItsTrainerAgain) {
   Job job;
   job.suspect(2);
   job.halts.clear();
@@ -247,7 +247,7 @@ TEST(HaltedJob, AnAgentThatStartsAgainTellsItsTrainerAgain) {
 }
 
 // The paper's first case: rank 2 dies in the forward pass of 44, the others have 43.
-TEST(HaltedJob, TheJobComesBackAtTheIterationThatWasLive) {
+TEST(HaltedJob, RestoresTheLiveIterationAfterAHalt) {
   Job job;
   for (Rank rank = 0; rank < ranks; ++rank) job.rest(rank, 43);
   job.die(2, 43);
@@ -271,7 +271,7 @@ TEST(HaltedJob, TheJobComesBackAtTheIterationThatWasLive) {
   }
 }
 
-TEST(HaltedJob, WithoutTheDeadRanksOwnStateTheLastCommitIsRestored) {
+TEST(HaltedJob, RestoresTheLastCommitWithoutTheDeadRanksOwnState) {
   Job job;
   for (Rank rank = 0; rank < ranks; ++rank) job.rest(rank, 43);
   job.exit_trainer(2);
@@ -284,7 +284,7 @@ TEST(HaltedJob, WithoutTheDeadRanksOwnStateTheLastCommitIsRestored) {
   EXPECT_EQ(job.ready.at(0).decision.checkpoint, CheckpointId(1, 40));
 }
 
-TEST(HaltedJob, AfterAFalseAlarmTheLateCapturesAreCommitted) {
+TEST(HaltedJob, CommitsLateCapturesAfterAFalseAlarm) {
   Job job;
   for (Rank rank = 0; rank < ranks; ++rank) job.rest(rank, 43);
   job.suspect(2, RankTrouble::computing);
@@ -299,7 +299,7 @@ TEST(HaltedJob, AfterAFalseAlarmTheLateCapturesAreCommitted) {
   EXPECT_EQ(job.status(0).committed, CheckpointId(1, 43));
 }
 
-TEST(HaltedJob, ARankThatReportsTroubleHaltsTheJobAtOnceAndNobodyIsAccused) {
+TEST(HaltedJob, ReportedTroubleHaltsTheJobWithoutBlamingARank) {
   Job job;
   job.feed(own_node(1), TroubleReported{1});
   job.advance(50);
@@ -312,7 +312,7 @@ TEST(HaltedJob, ARankThatReportsTroubleHaltsTheJobAtOnceAndNobodyIsAccused) {
   EXPECT_EQ(job.halt().culprits[0].standing.rank, 2u);
 }
 
-TEST(HaltedJob, TroubleBeforeARankHasItsStateHaltsNothing) {
+TEST(HaltedJob, TroubleOfARankThatHasNotRestoredHaltsNothing) {
   Job job(true);
   job.hello(own_node(1), 1);
   job.feed(own_node(1), TroubleReported{1});
@@ -336,7 +336,7 @@ TEST(HaltedJob, TroubleEndsWithItsIncarnation) {
   EXPECT_TRUE(job.halts.empty());
 }
 
-TEST(HaltedJob, WithoutTheOptionTroubleHaltsNobody) {
+TEST(HaltedJob, TroubleHaltsNoRankWithoutTheOption) {
   Job job(false);
   job.feed(own_node(1), TroubleReported{1});
   job.advance(1000);
@@ -344,7 +344,7 @@ TEST(HaltedJob, WithoutTheOptionTroubleHaltsNobody) {
 }
 
 // A launcher may start a rank again faster than anybody notices that it has gone.
-TEST(HaltedJob, BeforeANewTrainerEndsTheIncarnationTheOthersAreHaltedAndCaptured) {
+TEST(HaltedJob, NewTrainerWaitsUntilTheOtherRanksAreCaptured) {
   Job job;
   for (Rank rank = 0; rank < ranks; ++rank) job.rest(rank, 43);
   job.die(2, 43);
@@ -363,7 +363,7 @@ TEST(HaltedJob, BeforeANewTrainerEndsTheIncarnationTheOthersAreHaltedAndCaptured
   EXPECT_EQ(job.incarnation(), 2u);
 }
 
-TEST(HaltedJob, ARankThatRejoinsEarlyEndsNoCaptureOfOthers) {
+TEST(HaltedJob, EarlyRejoinDoesNotEndCapturesOfOtherRanks) {
   Job job;
   for (Rank rank = 0; rank < ranks; ++rank) job.rest(rank, 43);
   job.die(2, 43);
@@ -399,7 +399,7 @@ TEST(HaltedJob, ARankThatRejoinsEarlyEndsNoCaptureOfOthers) {
   EXPECT_EQ(job.halt(), Halt());
 }
 
-TEST(HaltedJob, ANewLeaderEndsNoIncarnationBeforeItHasHeardOfItsRanks) {
+TEST(HaltedJob, NewLeaderEndsNoIncarnationBeforeHearingItsRanks) {
   Job job;
   for (Rank rank = 0; rank < ranks; ++rank) job.rest(rank, 43);
   bool is_heard = false;
@@ -421,7 +421,7 @@ TEST(HaltedJob, ANewLeaderEndsNoIncarnationBeforeItHasHeardOfItsRanks) {
   EXPECT_EQ(job.incarnation(), 2u);
 }
 
-TEST(HaltedJob, ARankThatNeverAnswersDelaysTheNextIncarnationForTheDeadlineAlone) {
+TEST(HaltedJob, SilentRankDelaysTheNextIncarnationOnlyUntilTheDeadline) {
   Job job;
   job.hello(own_node(2), 2);
   job.ask_restore(2);
@@ -431,7 +431,7 @@ TEST(HaltedJob, ARankThatNeverAnswersDelaysTheNextIncarnationForTheDeadlineAlone
   EXPECT_EQ(job.incarnation(), 2u);
 }
 
-TEST(HaltedJob, IfNoRankIsLeftTheNextIncarnationBeginsAtOnce) {
+TEST(HaltedJob, NextIncarnationBeginsImmediatelyIfNoRankIsLeft) {
   Job job;
   for (Rank rank = 0; rank < ranks; ++rank) job.exit_trainer(rank);
   job.halts.clear();
@@ -441,14 +441,14 @@ TEST(HaltedJob, IfNoRankIsLeftTheNextIncarnationBeginsAtOnce) {
   EXPECT_TRUE(job.halts.empty());
 }
 
-TEST(HaltedJob, WithoutTheOptionANewTrainerEndsTheIncarnationAtOnce) {
+TEST(HaltedJob, NewTrainerEndsTheIncarnationImmediatelyWithoutTheOption) {
   Job job(false);
   job.hello(own_node(2), 2);
   job.advance(100);
   EXPECT_EQ(job.incarnation(), 2u);
 }
 
-TEST(HaltedJob, ARankThatStillWaitsInRestoreIsNotWaitedFor) {
+TEST(HaltedJob, DoesNotWaitForARankStillInRestore) {
   Job job;
   job.suspect(2);
   for (const Rank rank : {0u, 1u, 3u}) job.answer(rank, Freeze::refused, 43);
@@ -462,7 +462,7 @@ TEST(HaltedJob, ARankThatStillWaitsInRestoreIsNotWaitedFor) {
   EXPECT_EQ(job.incarnation(), 3u);
 }
 
-TEST(HaltedJob, WhatADeadRankLeftInSlotsThatItWasNotGrantedDoesNotCount) {
+TEST(HaltedJob, IgnoresPiecesOfADeadRankInUngrantedSlots) {
   Job job;
   const SlotRef other_slot{1, "rank1.private", 0};
   job.feed(1, LeftBehind{1, {{other_slot, piece_of(other_slot.shard, {1, 43}, ranks)}}});
@@ -473,7 +473,7 @@ TEST(HaltedJob, WhatADeadRankLeftInSlotsThatItWasNotGrantedDoesNotCount) {
 }
 
 // The agent of rank 2 started again just before, and the rank had not come back to it.
-TEST(HaltedJob, ADeadRanksOwnStateCountsEvenIfItsAgentHadJustStartedAgain) {
+TEST(HaltedJob, CountsADeadRanksOwnStateAfterItsAgentRestarted) {
   Job job;
   for (Rank rank = 0; rank < ranks; ++rank) job.rest(rank, 43);
   const std::vector<SlotRef> granted = job.granted().at(2);
@@ -488,7 +488,7 @@ TEST(HaltedJob, ADeadRanksOwnStateCountsEvenIfItsAgentHadJustStartedAgain) {
 }
 
 // A former leader's halt is at 43. The next leader was not told of it, and suspects a rank before it has heard who was.
-TEST(HaltedJob, ANewLeaderMakesNoHaltBeforeItHasListenedToAllNodes) {
+TEST(HaltedJob, NewLeaderHaltsNothingBeforeHearingAllNodes) {
   Job job;
   const NodeId former = *job.current_leader(), next = former == 0 ? 1 : 0;
   const auto cut_off = [&](NodeId node) {

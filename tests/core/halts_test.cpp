@@ -19,7 +19,7 @@ Halt next(const std::vector<HaltedRank>& ranks, Halt halt = new_halt()) {
 
 Suspicion suspicion_of(RankTrouble trouble) { return find_culprits({{10, {0, 1, trouble, 'R', 40, 6, 3000, 0}}}, 4); }
 
-TEST(Halts, ANamedRankThatDoesNotGoOnJustifiesAHaltAndASlowOneDoesNot) {
+TEST(Halts, StuckRankJustifiesAHaltButASlowOneDoesNot) {
   EXPECT_TRUE(justifies_halt(suspicion_of(RankTrouble::dead)));
   EXPECT_TRUE(justifies_halt(suspicion_of(RankTrouble::stopped)));
   EXPECT_TRUE(justifies_halt(suspicion_of(RankTrouble::computing)));
@@ -45,18 +45,18 @@ TEST(Halts, RanksFreezeAtTheNewestIterationThatAnyHasReached) {
   EXPECT_EQ(next({rank_that(0, Freeze::held, -1), rank_that(1, Freeze::held, -1)}).iteration, -1) << "a fresh start";
 }
 
-TEST(Halts, ADecidedIterationStays) {
+TEST(Halts, DecidedIterationNeverChanges) {
   const Halt decided = next({rank_that(0, Freeze::held, 40), rank_that(1, Freeze::held, 40)});
   EXPECT_EQ(next({rank_that(0, Freeze::captured, 40), rank_that(1, Freeze::held, 41)}, decided).iteration, 40);
 }
 
-TEST(Halts, ARankInAnUpdateThatDoesNotEndIsNoLongerWaitedFor) {
+TEST(Halts, StopsWaitingForARankWhoseUpdateDoesNotEnd) {
   const std::vector<HaltedRank> ranks = {rank_that(0, Freeze::held, 40), rank_that(1, Freeze::updating, 40)};
   EXPECT_EQ(advance(new_halt(), ranks, true, false).iteration, 40);
   EXPECT_FALSE(advance(new_halt(), {rank_that(1, Freeze::updating, 40)}, true, false).iteration) << "nobody is held";
 }
 
-TEST(Halts, AnAnswerToAnotherHaltSaysNothing) {
+TEST(Halts, IgnoresAnswersToAnotherHalt) {
   HaltedRank other_answer = rank_that(1, Freeze::captured, 90);
   other_answer.answer.halt = number - 1;
   const Halt halt = next({rank_that(0, Freeze::held, 40), other_answer});
@@ -66,7 +66,7 @@ TEST(Halts, AnAnswerToAnotherHaltSaysNothing) {
   EXPECT_EQ(halt.others[1].freeze, Freeze::none);
 }
 
-TEST(Halts, ItIsOverOnceEveryAwaitedRankIsCapturedOrCannotBe) {
+TEST(Halts, EndsOnceEveryAwaitedRankIsCapturedOrCannotBe) {
   const auto captured = rank_that(0, Freeze::captured, 40);
   const Halt running = next({captured, rank_that(1, Freeze::capturing, 40)});
   EXPECT_FALSE(running.is_over);
@@ -77,14 +77,14 @@ TEST(Halts, ItIsOverOnceEveryAwaitedRankIsCapturedOrCannotBe) {
 }
 
 // Nobody waits for a culprit until it answers.
-TEST(Halts, ACulpritThatAnswersLateIsWaitedForAfterAll) {
+TEST(Halts, WaitsForACulpritThatAnswersLate) {
   const Halt over = next({rank_that(0, Freeze::captured, 40), rank_that(1, Freeze::none, -1, false)});
   ASSERT_TRUE(over.is_over);
   EXPECT_FALSE(next({rank_that(0, Freeze::captured, 40), rank_that(1, Freeze::capturing, 40)}, over).is_over);
   EXPECT_TRUE(next({rank_that(0, Freeze::captured, 40), rank_that(1, Freeze::captured, 40)}, over).is_over);
 }
 
-TEST(Halts, ARankThatWasCapturedAtAnotherIterationDoesNotCount) {
+TEST(Halts, DoesNotCountARankCapturedAtAnotherIteration) {
   Halt halt = next({rank_that(0, Freeze::held, 40), rank_that(1, Freeze::held, 40)});
   halt = next({rank_that(0, Freeze::captured, 40), rank_that(1, Freeze::captured, 41)}, halt);
   EXPECT_EQ(halt.captured, 1u);
@@ -92,7 +92,7 @@ TEST(Halts, ARankThatWasCapturedAtAnotherIterationDoesNotCount) {
   EXPECT_EQ(halt.others[0], (Unfrozen{1, 11, Freeze::captured, 41}));
 }
 
-TEST(Halts, TheSentenceSaysWhyWhereAndWhoIsMissing) {
+TEST(Halts, MessageNamesTheCauseTheIterationAndMissingRanks) {
   const auto text_of = [](const Halt& halt) {
     return explain(halt, [](NodeId node) { return std::string(1, static_cast<char>('a' + node - 10)); });
   };
@@ -110,7 +110,7 @@ TEST(Halts, TheSentenceSaysWhyWhereAndWhoIsMissing) {
                                "captured (iteration 40)");
 }
 
-TEST(Halts, WithoutACulpritTheSentenceNamesWhoReportedTrouble) {
+TEST(Halts, MessageNamesTheReporterIfThereIsNoCulprit) {
   const auto text_of = [](const Halt& halt) { return explain(halt, [](NodeId) { return std::string("a"); }); };
   Halt halt = new_halt();
   EXPECT_EQ(text_of(halt), "incarnation 1 is halted; captured: 0 of 0 ranks");
@@ -119,7 +119,7 @@ TEST(Halts, WithoutACulpritTheSentenceNamesWhoReportedTrouble) {
             "incarnation 1 is halted, because a communication failed on rank 3 on node a; captured: 0 of 0 ranks");
 }
 
-TEST(Halts, OfManyRanksAFewAreNamedAndTheRestCounted) {
+TEST(Halts, MessageNamesAFewOfManyRanksAndCountsTheRest) {
   std::vector<HaltedRank> ranks;
   for (Rank rank = 0; rank < 100; ++rank) ranks.push_back(rank_that(rank, Freeze::none, -1));
   const Halt halt = next(ranks);

@@ -49,7 +49,7 @@ struct Job : Cluster {
   std::int64_t next = 0;
 };
 
-TEST(Health, AJobThatCommitsEachIterationIsProtected) {
+TEST(Health, JobThatCommitsEachIterationIsProtected) {
   Job job;
   job.expect_everywhere(Standing::degraded, Cause::beginning);
   job.train(20);
@@ -109,7 +109,7 @@ TEST(Health, NamesTheRankThatMakesNoProgress) {
   EXPECT_GT(job.health(0).iterations_at_risk, 50);
 }
 
-TEST(Health, NamesTheStoppedTrainerAtOnceAndIsNotProtectedWhenCommitsAreDue) {
+TEST(Health, NamesAStoppedTrainerImmediatelyAndIsLaterNotProtected) {
   Job job;
   job.train(5);
   job.observe(1, {.stopped = {1}});
@@ -130,7 +130,7 @@ TEST(Health, NamesTheTrainerWhoseSnapshotsFail) {
   EXPECT_THAT(explain(job.health(0), name_of), HasSubstr("rank 2 on node n2 fail: its state does not fit"));
 }
 
-TEST(Health, NamesTheNodeForWhoseCopiesThereIsNoMemory) {
+TEST(Health, NamesTheNodeWithoutMemoryForCopies) {
   Job job;
   job.fetching = false;
   for (int i = 0; i < 80; ++i) {
@@ -224,23 +224,23 @@ TEST(Health, ANewLeaderKnowsThePaceOfTheJob) {
 }
 
 // A directive lay there that was sent right after its pause began.
-TEST(Health, PausedNodeDoesNotTakeOldNewsForNew) {
+TEST(Health, PausedNodeDoesNotTrustOldNews) {
   for (const TimeMs pause_ms : {6000, 60'000}) {
     LoneNode node{Config{}};
     node.follow(lone_leader, 5);
-    Directive notified;
-    notified.leader = lone_leader;
-    notified.epoch = 5;
-    notified.incarnation = 1;
-    notified.decision.verdict = Verdict::fresh;
-    notified.health.standing = Standing::is_protected;
-    notified.health.cause = Cause::none;
+    Directive directive;
+    directive.leader = lone_leader;
+    directive.epoch = 5;
+    directive.incarnation = 1;
+    directive.decision.verdict = Verdict::fresh;
+    directive.health.standing = Standing::is_protected;
+    directive.health.cause = Cause::none;
     const auto receive = [&](std::uint64_t answered, std::int64_t committed) {
-      ++notified.sequence;
-      notified.acknowledged_agent = 1;
-      notified.acknowledged_report = answered;
-      notified.committed = CheckpointId(1, committed);
-      node.receive(lone_leader, notified);
+      ++directive.sequence;
+      directive.acknowledged_agent = 1;
+      directive.acknowledged_report = answered;
+      directive.committed = CheckpointId(1, committed);
+      node.receive(lone_leader, directive);
     };
     node.handle(Tick{});
     const auto newest_said = [&] { return node.newest_to<Report>(lone_leader).sequence; };
@@ -262,7 +262,7 @@ TEST(Health, PausedNodeDoesNotTakeOldNewsForNew) {
 }
 
 // How old it is, nobody can tell who was not there.
-TEST(CommitClock, TakesNoCommitThatWasKnownBeforeForOneOfNow) {
+TEST(CommitClock, IgnoresCommitsThatWereKnownBefore) {
   CommitClock clock;
   clock.observe(0, CheckpointId(3, 7), 1000);
   clock.observe(3, CheckpointId(3, 7), 2000);
@@ -301,7 +301,7 @@ TEST(Health, FewerCopiesThanAskedForAreDegraded) {
   EXPECT_EQ(explain(job.health(0), name_of), "the newest commit has 1 of 2 copies");
 }
 
-TEST(Health, AnAgentWithAnotherProtectionIsNamed) {
+TEST(Health, NamesAnAgentWithAnotherProtection) {
   Cluster cluster(4, 4);
   cluster.protection = placement::Protection::of_copies(3);
   cluster.boot(2);
@@ -320,7 +320,7 @@ TEST(Health, AnAgentWithAnotherProtectionIsNamed) {
   }
 }
 
-TEST(Health, ARankWithAnotherReactionToSuspicionsIsNamed) {
+TEST(Health, NamesARankWithAnotherReactionToSuspicions) {
   Cluster cluster(0, 4);
   cluster.configure = [](Config& config) { config.halts = true; };
   cluster.halting = {0, 1, 3};
@@ -339,7 +339,7 @@ TEST(Health, ARankWithAnotherReactionToSuspicionsIsNamed) {
               HasSubstr("on_suspicion=report capture=every capture_every=1, rank 0 has on_suspicion=halt"));
 }
 
-TEST(Health, AnAgentThatIsToCaptureAtOtherIterationsThanTheRanksIsNamed) {
+TEST(Health, NamesAnAgentWithAnotherCaptureInterval) {
   Cluster cluster(4, 4);
   for (Rank rank = 0; rank < 4; ++rank) cluster.captures_every[rank] = 10;
   cluster.start_incarnation(own_node);
@@ -353,7 +353,7 @@ TEST(Health, AnAgentThatIsToCaptureAtOtherIterationsThanTheRanksIsNamed) {
               HasSubstr("capture_every=10, the leading agent has on_suspicion=report capture=every capture_every=1"));
 }
 
-TEST(Health, AMainShardWithoutAReplicaIsNamedIfRanksCountOnReplicas) {
+TEST(Health, NamesAMainShardWithoutAReplicaIfRanksRelyOnReplicas) {
   Cluster cluster(0, 4);
   cluster.capture = CaptureMode::jit;
   cluster.configure = [](Config& config) { config.capture = CaptureMode::jit; };
@@ -371,7 +371,7 @@ TEST(Health, AMainShardWithoutAReplicaIsNamedIfRanksCountOnReplicas) {
   EXPECT_THAT(health.detail, HasSubstr("main shard " + main_shard(2)));
 }
 
-TEST(Health, OfAJobThatCapturesSeldomBecauseItHasReplicasAllowsForThat) {
+TEST(Health, AllowsForRareCapturesOfAReplicatedJob) {
   for (const bool is_replicated : {false, true}) {
     Cluster cluster(0, 4);
     cluster.capture = CaptureMode::automatic;
@@ -393,7 +393,7 @@ TEST(Health, OfAJobThatCapturesSeldomBecauseItHasReplicasAllowsForThat) {
   }
 }
 
-TEST(Health, ANodeThatCannotUseTheCoordinationStoreIsNamed) {
+TEST(Health, NamesANodeThatCannotUseTheCoordinationStore) {
   Job job;
   job.train(5);
   job.observe(2, {.coordination_fails = true});
@@ -402,7 +402,7 @@ TEST(Health, ANodeThatCannotUseTheCoordinationStoreIsNamed) {
   EXPECT_EQ(job.health(0).node, 2u);
 }
 
-TEST(Health, AWrongTokenIsToldAsWhatItIs) {
+TEST(Health, ReportsAWrongTokenAsTheCause) {
   Job job;
   job.train(5);
   const NodeId leader = *job.current_leader(), victim = leader == 3 ? 2 : 3;
@@ -414,7 +414,7 @@ TEST(Health, AWrongTokenIsToldAsWhatItIs) {
               HasSubstr("node n" + std::to_string(victim) + " has another token"));
 }
 
-TEST(Health, ARestoreThatWaitsForARankSaysForWhich) {
+TEST(Health, NamesTheRankForWhichARestoreWaits) {
   Cluster job(4, 4);
   for (Rank rank = 0; rank < 4; ++rank) job.hello(rank, rank);
   for (Rank rank = 0; rank < 3; ++rank) job.ask_restore(rank);
@@ -426,7 +426,7 @@ TEST(Health, ARestoreThatWaitsForARankSaysForWhich) {
   }
 }
 
-TEST(Health, ATrainerThatEndedIsNamed) {
+TEST(Health, NamesATrainerThatEnded) {
   Job job;
   job.train(5);
   job.exit_trainer(2);
@@ -446,7 +446,7 @@ TEST(Health, ReportsCommitsThatAreSlowerThanAllowed) {
   job.expect_everywhere(Standing::is_protected, Cause::none);
 }
 
-TEST(Health, TellsWhatTookLongestInTheNewestCommit) {
+TEST(Health, ReportsTheSlowestStepOfTheNewestCommit) {
   Job job;
   job.fetching = false;
   job.snapshot_all(0);
@@ -465,7 +465,7 @@ TEST(Health, TellsWhatTookLongestInTheNewestCommit) {
 // No commit is due yet: what is told is told at once.
 void commits_are_due_in_an_hour(Config& config) { config.unprotected_after_ms = 3'600'000; }
 
-TEST(Health, AJobWithoutTrainersIsTold) {
+TEST(Health, ReportsAJobWithoutTrainers) {
   Job job;
   job.train(5);
   for (Rank rank = 0; rank < 4; ++rank) job.exit_trainer(rank);
@@ -474,7 +474,7 @@ TEST(Health, AJobWithoutTrainersIsTold) {
 }
 
 // The member is back, and the store is slow to say so.
-TEST(Health, AReplacementIsToldWithTheNodeInWhosePlaceItIs) {
+TEST(Health, NamesAReplacementWithTheNodeItReplaces) {
   Cluster job(4, 4);
   job.standbys = {4};
   job.boot(4);
@@ -496,7 +496,7 @@ TEST(Health, AReplacementIsToldWithTheNodeInWhosePlaceItIs) {
 }
 
 // Whatever the time: nothing can be committed before people have seen to it.
-TEST(Health, StateThatIsLostIsNotProtectedAtOnce) {
+TEST(Health, LostStateIsImmediatelyNotProtected) {
   Cluster job(2, 2, 1);
   job.configure = commits_are_due_in_an_hour;
   for (NodeId node = 0; node < 2; ++node) job.boot(node);
@@ -517,7 +517,7 @@ TEST(Health, StateThatIsLostIsNotProtectedAtOnce) {
   }
 }
 
-TEST(Health, RanksThatDifferAreTold) {
+TEST(Health, ReportsReplicasThatDiffer) {
   Cluster job(2, 2);
   job.main_of = [](Rank) { return std::string("model"); };
   job.strategy = placement::Strategy::group;
@@ -540,7 +540,7 @@ TEST(Health, RanksThatDifferAreTold) {
   EXPECT_THAT(explain(job.health(1), name_of), HasSubstr("silent data corruption"));
 }
 
-TEST(Health, ARankThatDoesNotComeBackFromRestoreIsNamed) {
+TEST(Health, NamesARankThatDoesNotReturnFromRestore) {
   Job job;
   job.train(5);
   job.fetching = false;
@@ -550,7 +550,7 @@ TEST(Health, ARankThatDoesNotComeBackFromRestoreIsNamed) {
   EXPECT_NE(job.health(0).rank, no_rank);
 }
 
-TEST(Health, StorageThatFailsIsTold) {
+TEST(Health, ReportsFailingStorage) {
   Cluster job(2, 2);
   job.storage = Cluster::Storage{};
   job.storage_every = 2;
@@ -630,7 +630,7 @@ TEST(Health, WaitingRestoreNamesTheNodeWithAWrongToken) {
   EXPECT_EQ(job.health(0).node, 7u);
 }
 
-TEST(Health, EveryCauseHasAWordOfItsOwnAndASentence) {
+TEST(Health, EveryCauseHasItsOwnNameAndExplanation) {
   std::set<std::string> words;
   for (int number = 1; number <= static_cast<int>(last_cause); ++number) {
     Health health;
@@ -641,7 +641,7 @@ TEST(Health, EveryCauseHasAWordOfItsOwnAndASentence) {
   EXPECT_EQ(words.size(), static_cast<std::size_t>(last_cause));
 }
 
-TEST(Health, TimesAreNoNews) {
+TEST(Health, TimesAloneDoNotChangeTheVerdict) {
   Job job;
   job.train(5);
   job.advance(1000);

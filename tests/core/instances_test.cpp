@@ -64,7 +64,7 @@ TEST_F(TwoTrainersOfARank, AdmissionOfAFormerTrainerDoesNotAdmitThePresentOne) {
   EXPECT_EQ(node_.all<RestoreReady>().size(), 1u);
 }
 
-TEST_F(TwoTrainersOfARank, ARefusalOfTheFormerEndsNothingOfThePresentOne) {
+TEST_F(TwoTrainersOfARank, RefusalOfTheFormerDoesNotAffectThePresentOne) {
   replace_the_former();
   obey(refusing(former));
   EXPECT_TRUE(node_.all<Fence>().empty());
@@ -75,7 +75,7 @@ TEST_F(TwoTrainersOfARank, ARefusalOfTheFormerEndsNothingOfThePresentOne) {
 }
 
 // No slot is granted for the second time before its writer is proven dead.
-TEST_F(TwoTrainersOfARank, TheFormersEndTakesNoGrantFromThePresentOne) {
+TEST_F(TwoTrainersOfARank, EndOfTheFormerTakesNoGrantFromThePresentOne) {
   start_the_present();
   ASSERT_EQ(node_.all<GrantSlots>().size(), 1u);
   node_.handle(TrainerExited{rank, former});
@@ -89,7 +89,7 @@ TEST_F(TwoTrainersOfARank, TheFormersEndTakesNoGrantFromThePresentOne) {
 }
 
 // It would capture into what it still restores from, or what it has not restored.
-TEST_F(TwoTrainersOfARank, NoneIsGrantedAnythingBeforeItHasRestored) {
+TEST_F(TwoTrainersOfARank, GetNoGrantBeforeTheyHaveRestored) {
   replace_the_former();
   obey(admitting(present));
   ASSERT_EQ(node_.all<RestoreReady>().size(), 1u);

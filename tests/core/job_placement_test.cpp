@@ -37,7 +37,7 @@ JobPlacement arranged(const std::vector<RankAssignment>& assignments, std::optio
   return arrange(assignments, strategy, placement::Protection::of_copies(copies));
 }
 
-TEST(PartName, IsReadBackAndNothingElseIs) {
+TEST(PartName, ParsesOnlyValidPartNames) {
   EXPECT_EQ(part_name("model", 0, 1), "model");
   EXPECT_EQ(part_name("model", 2, 4), "model.2of4");
   EXPECT_EQ(parse_part("model.2of4"), (ShardPart{"model", 2, 4}));
@@ -48,7 +48,7 @@ TEST(PartName, IsReadBackAndNothingElseIs) {
   }
 }
 
-TEST(JobPlacement, EveryStrategyKeepsTheCopiesOnNodesOfTheirOwn) {
+TEST(JobPlacement, EveryStrategyPutsCopiesOnDifferentNodes) {
   for (const auto strategy : {std::optional<Strategy>(), std::optional(Strategy::group), std::optional(Strategy::ring),
                               std::optional(Strategy::mixed), std::optional(Strategy::cover)}) {
     for (const Rank ranks : {4u, 5u, 7u}) {
@@ -66,7 +66,7 @@ TEST(JobPlacement, EveryStrategyKeepsTheCopiesOnNodesOfTheirOwn) {
 }
 
 // With more than one step for each of them and part this would not end in time.
-TEST(JobPlacement, ThousandsMayShareAShard) {
+TEST(JobPlacement, ThousandsOfRanksMayShareAShard) {
   constexpr Rank ranks = 4000;
   const auto all = assignments(ranks, all_one);
   const JobPlacement placement_of_job = arranged(all, {}, 2);
@@ -74,7 +74,7 @@ TEST(JobPlacement, ThousandsMayShareAShard) {
   EXPECT_EQ(places_with({{"model", ranks}}, ranks, all, placement_of_job), std::nullopt);
 }
 
-TEST(JobPlacement, WhatRanksShareIsCutAmongThemAndNothingOfItIsSent) {
+TEST(JobPlacement, DividesASharedShardAmongItsRanksAndSendsNothing) {
   const JobPlacement placement_of_job = arranged(assignments(4, all_one), {}, 2);
   EXPECT_EQ(placement_of_job.places.size(), 4u + 4u);
   for (const auto& [part, place] : placement_of_job.places) {
@@ -89,7 +89,7 @@ TEST(JobPlacement, WhatRanksShareIsCutAmongThemAndNothingOfItIsSent) {
   }
 }
 
-TEST(JobPlacement, AnySingleNodeMayBeLostOfASharedShard) {
+TEST(JobPlacement, SharedShardSurvivesTheLossOfAnyNode) {
   for (const Rank ranks_per_node : {1u, 2u}) {
     const JobPlacement placement_of_job = arranged(assignments(8, all_one, ranks_per_node), {}, 2);
     for (NodeId node = 0; node < 8 / ranks_per_node; ++node) EXPECT_TRUE(survives(placement_of_job, {node})) << node;
@@ -105,13 +105,13 @@ TEST(JobPlacement, ShardedKeepsOneCopyOfEachPart) {
   EXPECT_FALSE(survives(placement_of_job, {2}));
 }
 
-TEST(JobPlacement, TwoRanksThatShareAShardBothKeepItWhole) {
+TEST(JobPlacement, TwoRanksThatShareAShardBothKeepAllOfIt) {
   const JobPlacement placement_of_job = arranged(assignments(2, all_one), {}, 2);
   EXPECT_THAT(placement_of_job.places.at("model").holders, UnorderedElementsAre(0, 1));
   EXPECT_EQ(placement_of_job.shares.at(0), Share{});
 }
 
-TEST(JobPlacement, MoreCopiesThanSharersAreMadeElsewhere) {
+TEST(JobPlacement, PutsCopiesBeyondTheSharersOnOtherNodes) {
   auto all = assignments(4, own);
   all[0].main_shard = all[1].main_shard = "pair";
   const JobPlacement placement_of_job = arranged(all, {}, 3);
@@ -119,7 +119,7 @@ TEST(JobPlacement, MoreCopiesThanSharersAreMadeElsewhere) {
   EXPECT_THAT(placement_of_job.places.at("pair").holders, SizeIs(3));
 }
 
-TEST(JobPlacement, CopiesLieInDifferentDomainsWherePossible) {
+TEST(JobPlacement, PutsCopiesInDifferentDomainsIfPossible) {
   for (const auto shard : {own, all_one}) {
     auto all = assignments(8, shard);
     for (RankAssignment& assignment : all) assignment.domain = "row0/rack" + std::to_string(assignment.node / 4);
@@ -136,7 +136,7 @@ TEST(JobPlacement, SaysWhenDomainsCannotSeparateCopies) {
   EXPECT_THAT(arranged(all, {}, 2).notice, ::testing::HasSubstr("failure domains"));
 }
 
-TEST(JobPlacement, AReplacedNodeMovesNothingElse) {
+TEST(JobPlacement, ReplacingANodeMovesNothingElse) {
   auto before = assignments(9, own), after = before;
   after[4].node = 77;
   const JobPlacement old_places = arranged(before, {}, 3), new_places = arranged(after, {}, 3);
@@ -225,7 +225,7 @@ TEST_P(Restart, CommitsAgainAfterALossAndSurvivesTheNextOne) {
 }
 
 // The strategy is another one in the next incarnation: what is stored is found as it was cut.
-TEST_P(Restart, TakesWhatAnotherStrategyHasStored) {
+TEST_P(Restart, RestoresPiecesPlacedByAnotherStrategy) {
   for (const auto next :
        {std::optional<Strategy>(), std::optional(Strategy::group), std::optional(Strategy::sharded)}) {
     const auto cluster = make(2);

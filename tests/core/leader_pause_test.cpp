@@ -10,7 +10,7 @@ namespace ckpt::core {
 namespace {
 
 // However long it was stopped.
-TEST(ALeadersPause, MakesNobodyAbsentWhoWasHeardRightBeforeIt) {
+TEST(ALeadersPause, MakesNoNodeAbsentThatWasHeardRightBefore) {
   for (const TimeMs pause_ms : {1500, 3000, 60'000, 3'600'000}) {
     LoneLeader leader(3, placement::Protection::of_copies(2));
     for (NodeId node = 0; node < 3; ++node) leader.say(leader.report_of(node));
@@ -29,7 +29,7 @@ TEST(ALeadersPause, MakesNobodyAbsentWhoWasHeardRightBeforeIt) {
 }
 
 // A leader with many pieces may work that long between two events.
-TEST(ALeadersPause, MakesNobodyAbsentIfItMayHaveWorkedForSoLong) {
+TEST(ALeadersPause, MakesNoNodeAbsentIfTheLeaderMayHaveWorkedThatLong) {
   Config config;
   config.pieces_per_ms = 1;
   LoneLeader leader(3, placement::Protection::of_copies(2), config);
@@ -48,7 +48,7 @@ TEST(ALeadersPause, MakesNobodyAbsentIfItMayHaveWorkedForSoLong) {
 }
 
 // Its predecessor may live, and merely have failed to write to the store.
-TEST(ANewLeader, TellsItsPredecessorAtOnceThatItLeads) {
+TEST(ANewLeader, NotifiesItsPredecessorImmediately) {
   IncarnationRecord incarnation_record;
   incarnation_record.epoch = 5;
   incarnation_record.incarnation = 1;
@@ -151,7 +151,7 @@ TEST(ANewLeader, DecidesWithoutANodeOnlyAfterListeningForItsFullTimeout) {
 }
 
 // Nodes turn to another leader one after the other. The store does not tell this leader of the new one.
-TEST(ALeaderThatIsReplaced, CallsNobodyLostWhoLeftItBeforeTheOthers) {
+TEST(ALeaderThatIsReplaced, DeclaresNoNodeLostThatLeftItBeforeTheOthers) {
   for (const bool others_stay : {false, true}) {
     LoneLeader leader(3, placement::Protection::of_copies(2));
     const std::array<TimeMs, 3> leaves_at{3000, 3300, 3700};

@@ -48,14 +48,14 @@ TEST(LeaderStorage, StoresTheFirstCommitAtOrAfterEveryMultiple) {
   EXPECT_EQ(job.status(0).stored, CheckpointId(1, 21));
 }
 
-TEST(LeaderStorage, StoresTheFirstCommitAfterAFreshStartEvenIfNoOtherFollows) {
+TEST(LeaderStorage, StoresTheFirstCommitAfterAFreshStart) {
   Stored job(1, 1);
   ASSERT_EQ(job.storage->steps.size(), 1u);
   EXPECT_EQ(job.storage->steps.begin()->first, CheckpointId(1, 0));
   EXPECT_EQ(job.status(0).stored_skipped, 0u);
 }
 
-TEST(LeaderStorage, RestartWritesNothingAgainThatIsOnStorage) {
+TEST(LeaderStorage, RestartDoesNotRewriteStoredCheckpoints) {
   for (const bool memory_is_lost : {false, true}) {
     Stored job(2, 2);
     job.storage->writing = false;
@@ -71,7 +71,7 @@ TEST(LeaderStorage, RestartWritesNothingAgainThatIsOnStorage) {
   }
 }
 
-TEST(LeaderStorage, EveryTrainerLearnsThatItsCheckpointIsOnStorageOnceItIsWhole) {
+TEST(LeaderStorage, EveryTrainerLearnsWhenItsCheckpointIsCompleteOnStorage) {
   Stored job(4, 4);
   job.train(1, 9);
   EXPECT_TRUE(job.stored.empty());
@@ -89,7 +89,7 @@ TEST(LeaderStorage, EveryTrainerLearnsThatItsCheckpointIsOnStorageOnceItIsWhole)
   for (const auto& [rank, checkpoint] : job.stored) EXPECT_EQ(checkpoint, CheckpointId(1, 10)) << rank;
 }
 
-TEST(LeaderStorage, WhileStorageIsBusyTheNewestCommitWinsAndTheSkippedOnesAreCounted) {
+TEST(LeaderStorage, BusyStorageTakesTheNewestCommitAndCountsSkippedOnes) {
   Stored job(2, 2);
   job.storage->writing = false;
   job.train(1, 45);
@@ -108,7 +108,7 @@ TEST(LeaderStorage, WhileStorageIsBusyTheNewestCommitWinsAndTheSkippedOnesAreCou
   EXPECT_EQ(job.status(0).stored_skipped, 2u);  // 20 and 30
 }
 
-TEST(LeaderStorage, ASlotThatIsBeingWrittenIsNotGivenToAnybody) {
+TEST(LeaderStorage, DoesNotReuseASlotThatIsBeingWritten) {
   Stored job(2, 2);
   job.storage->writing = false;
   job.train(1, 30);
@@ -125,7 +125,7 @@ TEST(LeaderStorage, ASlotThatIsBeingWrittenIsNotGivenToAnybody) {
   }
 }
 
-TEST(LeaderStorage, StoresACommitAtOnceWhenItLosesACopy) {
+TEST(LeaderStorage, StoresACommitImmediatelyWhenItLosesACopy) {
   Stored job(4, 4, 1000);
   job.train(1, 3);
   job.advance(500);
@@ -136,7 +136,7 @@ TEST(LeaderStorage, StoresACommitAtOnceWhenItLosesACopy) {
   EXPECT_EQ(job.storage->steps.rbegin()->first, CheckpointId(1, 3));
 }
 
-TEST(LeaderStorage, StoresACommitAtOnceWhenItsLeaderIsLostWithACopy) {
+TEST(LeaderStorage, StoresACommitImmediatelyWhenItsLeaderIsLostWithACopy) {
   Stored job(4, 4, 1000);
   job.train(1, 3);
   job.advance(500);
@@ -146,7 +146,7 @@ TEST(LeaderStorage, StoresACommitAtOnceWhenItsLeaderIsLostWithACopy) {
   EXPECT_EQ(job.storage->steps.rbegin()->first, CheckpointId(1, 3));
 }
 
-TEST(LeaderStorage, ANewLeaderDoesNotTakeCopiesForLostThatItHasNotHeardOfYet) {
+TEST(LeaderStorage, NewLeaderDoesNotCountUnreportedCopiesAsLost) {
   Stored job(4, 4, 1000);
   job.train(1, 3);
   job.change_leader();
@@ -154,7 +154,7 @@ TEST(LeaderStorage, ANewLeaderDoesNotTakeCopiesForLostThatItHasNotHeardOfYet) {
   EXPECT_EQ(job.later_steps(), 0u);
 }
 
-TEST(LeaderStorage, AFailedWriteIsSaidAndTriedAgain) {
+TEST(LeaderStorage, ReportsAndRepeatsAFailedWrite) {
   Stored job(2, 2);
   job.storage->trouble = "no space";
   job.train(1, 12);
@@ -180,7 +180,7 @@ TEST(LeaderStorage, RemovesAFailedCheckpointsFilesBeforeTheNextWrite) {
   EXPECT_EQ(job.storage->written[CheckpointId(1, 12)].size(), 4u);
 }
 
-TEST(LeaderStorage, KeepsPiecesThatAnotherLeaderMayStillComplete) {
+TEST(LeaderStorage, KeepsStoredPiecesThatAnotherLeaderMayComplete) {
   Stored job(2, 2);
   job.storage->committing = false;
   job.train(1, 12);
@@ -192,7 +192,7 @@ TEST(LeaderStorage, KeepsPiecesThatAnotherLeaderMayStillComplete) {
   EXPECT_EQ(job.storage->written[CheckpointId(1, 10)].size(), 4u);
 }
 
-TEST(LeaderStorage, CompletesACheckpointWhoseIncarnationEndsMeanwhile) {
+TEST(LeaderStorage, CompletesACheckpointAfterItsIncarnationEnded) {
   Stored job(2, 2);
   job.storage->committing = false;
   job.train(1, 12);
@@ -242,7 +242,7 @@ TEST(LeaderStorage, RestoresFromStorageInANewerIncarnationAfterLosingAllNodesAnd
   EXPECT_EQ(job.storage->steps.rbegin()->first, CheckpointId(2, 20));
 }
 
-TEST(LeaderStorage, OnlyWhatNoNodeHasIsReadFromStorage) {
+TEST(LeaderStorage, ReadsOnlyPiecesThatNoNodeHasFromStorage) {
   Stored job(4, 4);
   job.train(1, 10);  // in memory and on storage
   job.lose(2);
@@ -292,7 +292,7 @@ TEST(LeaderStorage, RestoresTheNewestRemainingCheckpointWhateverNodesAreLost) {
   }
 }
 
-TEST(LeaderStorage, StorageThatDoesNotAnswerIsNotTakenForEmpty) {
+TEST(LeaderStorage, SilentStorageDoesNotCountAsEmpty) {
   Stored job(2, 2);
   job.train(1, 14);
   job.storage->trouble = "it hangs";
@@ -306,7 +306,7 @@ TEST(LeaderStorage, StorageThatDoesNotAnswerIsNotTakenForEmpty) {
   EXPECT_EQ(job.ready.at(0).decision.checkpoint, CheckpointId(1, 10));
 }
 
-TEST(LeaderStorage, AStepThatStorageKeepsBackIsWaitedForAndThenPassedOverAndSaidSo) {
+TEST(LeaderStorage, SkipsAWithheldCheckpointAfterADeadlineAndReportsIt) {
   Stored job(2, 2);
   job.train(1, 14);
   job.storage->withheld = "step-00000020 cannot be read";
@@ -321,7 +321,7 @@ TEST(LeaderStorage, AStepThatStorageKeepsBackIsWaitedForAndThenPassedOverAndSaid
   EXPECT_THAT(job.ready.at(0).decision.text, HasSubstr("step-00000020 cannot be read"));
 }
 
-TEST(LeaderStorage, NeitherALostNodeNorAStepThatIsKeptBackIsWaitedForForEver) {
+TEST(LeaderStorage, DoesNotWaitForeverForALostNodeOrWithheldCheckpoint) {
   Stored job(4, 4);
   job.train(1, 14);
   job.storage->withheld = "step-00000020 cannot be read";
@@ -335,7 +335,7 @@ TEST(LeaderStorage, NeitherALostNodeNorAStepThatIsKeptBackIsWaitedForForEver) {
   EXPECT_EQ(job.ready.at(0).decision.checkpoint, CheckpointId(1, 10));
 }
 
-TEST(LeaderStorage, AStepThatStorageKeptBackForAWhileIsRestored) {
+TEST(LeaderStorage, RestoresACheckpointThatStorageWithheldForAWhile) {
   Stored job(2, 2);
   job.train(1, 14);
   job.storage->withheld = "it cannot be read";
@@ -352,7 +352,7 @@ TEST(LeaderStorage, AStepThatStorageKeptBackForAWhileIsRestored) {
   EXPECT_FALSE(job.ready.at(0).decision.status_unknown && job.ready.at(0).decision.text.empty());
 }
 
-TEST(LeaderStorage, WhatWasHeardBeforeStorageFellSilentStillCounts) {
+TEST(LeaderStorage, RemembersStorageContentsAfterStorageFallsSilent) {
   Stored job(2, 2);
   job.train(1, 14);
   job.storage->withheld = "step-00000020 cannot be read";
@@ -368,7 +368,7 @@ TEST(LeaderStorage, WhatWasHeardBeforeStorageFellSilentStillCounts) {
   EXPECT_EQ(job.ready.at(0).decision.checkpoint, CheckpointId(1, 10));
 }
 
-TEST(LeaderStorage, ANewLeaderThatCannotAskStorageDoesNotTakeForLostWhatIsReadFromIt) {
+TEST(LeaderStorage, NewLeaderDoesNotDeclareStoredStateLostWithoutAskingStorage) {
   Stored job(4, 4);
   job.train(1, 14);
   job.lose_everything();
@@ -385,7 +385,7 @@ TEST(LeaderStorage, ANewLeaderThatCannotAskStorageDoesNotTakeForLostWhatIsReadFr
   EXPECT_EQ(job.ready.size(), 4u);
 }
 
-TEST(LeaderStorage, AFirstIncarnationWaitsUntilItIsKnownWhichIncarnationsWereBefore) {
+TEST(LeaderStorage, FirstIncarnationWaitsUntilStorageReportsEarlierOnes) {
   Stored job(2, 2);
   job.train(1, 14);
   job.storage->withheld = "a directory cannot be listed";
@@ -403,7 +403,7 @@ TEST(LeaderStorage, AFirstIncarnationWaitsUntilItIsKnownWhichIncarnationsWereBef
   EXPECT_EQ(job.incarnation(), 6u);
 }
 
-TEST(LeaderStorage, AStepThatBecomesWholeWhileAnIncarnationIsUndecidedCounts) {
+TEST(LeaderStorage, CountsACheckpointCompletedBeforeTheDecision) {
   Stored job(4, 4);  // groups {0, 1} and {2, 3}
   job.storage->committing = false;
   job.train(1, 12);
@@ -423,7 +423,7 @@ TEST(LeaderStorage, AStepThatBecomesWholeWhileAnIncarnationIsUndecidedCounts) {
   EXPECT_EQ(job.ready.at(0).decision.checkpoint, CheckpointId(1, 10));
 }
 
-TEST(LeaderStorage, AStepThatNobodyCanReadIsPassedOverAfterAWhile) {
+TEST(LeaderStorage, SkipsACheckpointThatNoNodeCanRead) {
   Stored job(4, 4);
   job.train(1, 24);
   job.storage->unreadable.insert(CheckpointId(1, 20));
@@ -436,7 +436,7 @@ TEST(LeaderStorage, AStepThatNobodyCanReadIsPassedOverAfterAWhile) {
   EXPECT_TRUE(job.ready.at(0).decision.behind);
 }
 
-TEST(LeaderStorage, WhatOneNodeCannotReadAnotherDoes) {
+TEST(LeaderStorage, AnotherNodeReadsWhatOneNodeCannot) {
   Stored job(4, 4);
   job.train(1, 14);
   job.storage->cannot_read = {0};
@@ -446,7 +446,7 @@ TEST(LeaderStorage, WhatOneNodeCannotReadAnotherDoes) {
   EXPECT_EQ(job.ready.at(0).decision.checkpoint, CheckpointId(1, 10));
 }
 
-TEST(LeaderStorage, WhereNoStepCanBeUsedTheJobIsLostAndNotFresh) {
+TEST(LeaderStorage, ReportsLostInsteadOfFreshIfNoStoredCheckpointIsUsable) {
   Stored job(2, 2);
   job.storage->steps.clear();
   job.storage->unusable = {"step-00000010 is damaged"};
@@ -459,7 +459,7 @@ TEST(LeaderStorage, WhereNoStepCanBeUsedTheJobIsLostAndNotFresh) {
   EXPECT_EQ(job.incarnation(), 8u);  // newer than whatever lies there
 }
 
-TEST(LeaderStorage, ALeaderThatWasToldOfNoStorageDoesNotDecideAsIfThereWereNone) {
+TEST(LeaderStorage, LeaderWithoutTheStorageOptionDoesNotIgnoreStorage) {
   Stored job(2, 2);
   job.train(1, 14);
   job.without_storage = {0};
@@ -470,7 +470,7 @@ TEST(LeaderStorage, ALeaderThatWasToldOfNoStorageDoesNotDecideAsIfThereWereNone)
   EXPECT_THAT(job.status(1).storage_trouble, HasSubstr("the same option storage"));
 }
 
-TEST(LeaderStorage, WhyStorageCannotBeReadIsSaidUntilItCan) {
+TEST(LeaderStorage, ReportsWhyStorageCannotBeReadUntilItCan) {
   Stored job(2, 2);
   job.train(1, 14);
   job.storage->read_trouble = "a server is away";
@@ -485,7 +485,7 @@ TEST(LeaderStorage, WhyStorageCannotBeReadIsSaidUntilItCan) {
   EXPECT_EQ(job.status(0).storage_trouble, "");
 }
 
-TEST(LeaderStorage, WhatMemoryStillHasIsRestoredWithoutStorage) {
+TEST(LeaderStorage, RestoresFromMemoryWithoutStorage) {
   Stored job(2, 2);
   job.train(1, 14);
   job.storage->trouble = "it hangs";
@@ -496,7 +496,7 @@ TEST(LeaderStorage, WhatMemoryStillHasIsRestoredWithoutStorage) {
   EXPECT_EQ(job.ready.at(0).decision.checkpoint, CheckpointId(1, 14));
 }
 
-TEST(LeaderStorage, AStepThatProvesDamagedIsPassedOverForTheNextOlderOne) {
+TEST(LeaderStorage, SkipsADamagedCheckpointForTheNextOlderOne) {
   Stored job(4, 4);
   job.train(1, 24);
   ASSERT_EQ(job.later_steps(), 2u);
@@ -514,7 +514,7 @@ TEST(LeaderStorage, AStepThatProvesDamagedIsPassedOverForTheNextOlderOne) {
   EXPECT_EQ(job.storage->committed_damaged, std::vector<CheckpointId>{CheckpointId(1, 20)});  // it need not be kept
 }
 
-TEST(LeaderStorage, RoomIsMadeForWhatIsReadWhereEverySlotHoldsSomethingNewer) {
+TEST(LeaderStorage, FreesSlotsForPiecesReadFromStorage) {
   Stored job(4, 4);
   job.train(1, 12);
   job.lose(2);
@@ -530,7 +530,7 @@ TEST(LeaderStorage, RoomIsMadeForWhatIsReadWhereEverySlotHoldsSomethingNewer) {
   EXPECT_EQ(job.ready.at(0).decision.checkpoint, CheckpointId(1, 10));
 }
 
-TEST(LeaderStorage, WhatAnOlderIncarnationStoredBeyondTheRestoredCheckpointPostponesNothing) {
+TEST(LeaderStorage, StoresAgainDespiteNewerFilesOfAnOlderIncarnation) {
   Stored job(4, 4);
   job.train(1, 34);
   job.storage->damaged = {CheckpointId(1, 20), CheckpointId(1, 30)};
@@ -546,7 +546,7 @@ TEST(LeaderStorage, WhatAnOlderIncarnationStoredBeyondTheRestoredCheckpointPostp
 
 // Two ranks go on from what four had captured and not yet committed. Until they commit, the newest commit is an older
 // one of the four, and the leader knows the places of two ranks' shards alone.
-TEST(LeaderStorage, WhatMoreRanksCommittedIsNotWrittenWithoutTheirShards) {
+TEST(LeaderStorage, DoesNotStoreALargerJobsCommitWithoutAllItsShards) {
   Stored job(4, 4, 1000);
   job.takes_shards = true;
   job.train(1, 3);
@@ -561,7 +561,7 @@ TEST(LeaderStorage, WhatMoreRanksCommittedIsNotWrittenWithoutTheirShards) {
   EXPECT_EQ(job.later_steps(), 0u);
 }
 
-TEST(LeaderStorage, AStepOfAnotherWorldSizeIsAMismatch) {
+TEST(LeaderStorage, StoredCheckpointOfAnotherWorldSizeIsAMismatch) {
   Stored job(2, 2);
   job.train(1, 12);
   for (auto& [checkpoint, pieces] : job.storage->steps) {

@@ -97,14 +97,14 @@ TEST_F(LocalDecodingTest, EachNodeFetchesTheParityThatItLacks) {
   EXPECT_THAT(decoding.readers.at(shard.parity(2).shard), ElementsAre(0, 1, 3));
 }
 
-TEST_F(LocalDecodingTest, NodesThatDoNotAnswerHaveNoPartInIt) {
+TEST_F(LocalDecodingTest, ExcludesNodesThatDoNotAnswer) {
   const SharedShard shard;
   const LocalDecoding decoding = plan(shard, shard.places(), {1});
   EXPECT_THAT(decoding.decoders.at(part(3)), ElementsAre(0, 2, 3));
   EXPECT_THAT(decoding.readers.at(shard.parity(2).shard), ElementsAre(0, 3));
 }
 
-TEST_F(LocalDecodingTest, ANodeThatDoesNotGetAllInputsDecodesNothing) {
+TEST_F(LocalDecodingTest, NodeWithoutAllInputsDecodesNothing) {
   const SharedShard shard;
   Places places = shard.places();
   places.at(part(1)).owners = {0, 1};
@@ -113,7 +113,7 @@ TEST_F(LocalDecodingTest, ANodeThatDoesNotGetAllInputsDecodesNothing) {
   EXPECT_THAT(decoding.readers.at(shard.parity(0).shard), ElementsAre(1));
 }
 
-TEST_F(LocalDecodingTest, ANodeThatNeedsNoLostPieceDecodesNothing) {
+TEST_F(LocalDecodingTest, NodeThatNeedsNoLostPieceDecodesNothing) {
   const SharedShard shard;
   Places places = shard.places();
   places.at(part(3)).owners = {2, 3};
@@ -122,7 +122,7 @@ TEST_F(LocalDecodingTest, ANodeThatNeedsNoLostPieceDecodesNothing) {
 
 // With two rows, decoding reads the halves of two parity pieces, each as long as the lost part. To fetch both would be
 // twice as many bytes as to fetch the part.
-TEST_F(LocalDecodingTest, NobodyFetchesMuchMoreParityThanItDecodes) {
+TEST_F(LocalDecodingTest, NoNodeFetchesMuchMoreParityThanItDecodes) {
   const SharedShard shard(2);
   const LocalDecoding decoding = plan(shard, shard.places());
   ASSERT_EQ(decoding.readers.size(), 2u);
@@ -195,7 +195,7 @@ class ParityRestore : public ::testing::Test {
   TimeMs now_ = 10;
 };
 
-TEST_F(ParityRestore, TellsEveryNodeToDecodeTheLostPartAndToFetchParityAlongTheRing) {
+TEST_F(ParityRestore, OrdersEveryNodeToDecodeTheLostPartAndFetchParityAlongTheRing) {
   const Orders told = orders();
   for (NodeId node = 0; node < 4; ++node) {
     EXPECT_THAT(told.at(node).at(part(3)).sources, ElementsAre(parity_node)) << node;
@@ -223,7 +223,7 @@ TEST_F(ParityRestore, DoesNotChangeTheOrdersWhenOneNodeHasDecoded) {
 }
 
 // With one parity row, the second one can be decoded only from the first one.
-TEST_F(ParityRestore, APartThatIsLostLaterIsDecodedFromTheOneThatWasDecodedBefore) {
+TEST_F(ParityRestore, DecodesALaterLossFromAPartDecodedBefore) {
   orders();
   receive(1, {shard_.data(3)});
   receive(lost_node, {shard_.parity(3)});
@@ -235,7 +235,7 @@ TEST_F(ParityRestore, APartThatIsLostLaterIsDecodedFromTheOneThatWasDecodedBefor
   EXPECT_EQ(told.at(2).at(part(3)).sources.front(), 1u) << "it is an input now, so nobody decodes it any more";
 }
 
-TEST_F(ParityRestore, NodesFetchADecodedPartIfItCannotBeDecodedAnyMore) {
+TEST_F(ParityRestore, FetchesADecodedPartIfItCanNoLongerBeDecoded) {
   orders();
   receive(1, {shard_.data(3)});
   receive(0, {shard_.data(0)}, false);

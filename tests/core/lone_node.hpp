@@ -117,9 +117,9 @@ class LoneLeader : public LoneNode {
     report.agent_id = 1;
     report.sequence = ++sequences_[node];
     report.epoch = status().epoch;
-    const Directive notified = newest_to<Directive>(node);
-    report.directive = notified.sequence;
-    report.roll_call = notified.roll_call;
+    const Directive directive = newest_to<Directive>(node);
+    report.directive = directive.sequence;
+    report.roll_call = directive.roll_call;
     RankReport trainer{node, 50 + node, 1, ranks_, main_shard(node), private_shard(node)};
     trainer.attempted = attempted;
     report.ranks.push_back(trainer);

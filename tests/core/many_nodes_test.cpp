@@ -44,13 +44,13 @@ class LoneManyNodesLeader {
   std::uint64_t revision_ = 0;
 };
 
-TEST(ManyNodes, AFewAreAnsweredAtOnce) {
+TEST(ManyNodes, FewNodesAreAnsweredImmediately) {
   LoneManyNodesLeader leader;
   for (NodeId node = 1; node <= 60; ++node) EXPECT_EQ(leader.report_of(node, 1, 10), 1);
   EXPECT_EQ(leader.node().tick_wanted_at(), std::nullopt);
 }
 
-TEST(ManyNodes, WhoReportsWithinAWhileIsAnsweredTogether) {
+TEST(ManyNodes, ReportsWithinAShortTimeAreAnsweredTogether) {
   LoneManyNodesLeader leader;
   for (NodeId node = 1; node <= 640; ++node) leader.report_of(node, 1, 10);
   leader.handle(Tick{}, 100);
@@ -64,7 +64,7 @@ TEST(ManyNodes, WhoReportsWithinAWhileIsAnsweredTogether) {
   EXPECT_EQ(leader.node().tick_wanted_at(), std::nullopt);
 }
 
-TEST(ManyNodes, FewThatReportManyPiecesAreAnsweredTogetherToo) {
+TEST(ManyNodes, FewNodesWithManyPiecesAreAnsweredTogether) {
   LoneManyNodesLeader leader;
   for (NodeId node = 1; node <= 8; ++node) leader.report_of(node, 1, 10, 320);
   leader.handle(Tick{}, 100);
@@ -75,7 +75,7 @@ TEST(ManyNodes, FewThatReportManyPiecesAreAnsweredTogetherToo) {
   EXPECT_EQ(leader.handle(Tick{}, 110), 8);
 }
 
-TEST(ManyNodes, WhatANodeNoLongerHasIsNotCounted) {
+TEST(ManyNodes, DroppedPiecesDoNotCount) {
   LoneManyNodesLeader leader;
   leader.report_of(1, 1, 10, 2560);
   EXPECT_EQ(leader.report_of(1, 2, 100, 0), 1);
@@ -90,7 +90,7 @@ TEST(ManyNodes, NoWaitIsLongerThanASecond) {
   EXPECT_EQ(leader.node().tick_wanted_at(), 3000);
 }
 
-TEST(ManyNodes, TheyCommitAndRestoreAsFewDo) {
+TEST(ManyNodes, CommitAndRestoreLikeFewNodes) {
   constexpr Rank ranks = 80;
   Cluster cluster(ranks, ranks);
   const auto restart = [&] {
@@ -115,7 +115,7 @@ TEST(ManyNodes, TheyCommitAndRestoreAsFewDo) {
 }
 
 // Who restores needs all parts of what it shares with many, and most of them have all parts before long.
-TEST(ManyNodes, OfASharedShardAFewOrdersWithAFewSourcesAreToldAtATime) {
+TEST(ManyNodes, DirectivesForASharedShardHoldFewOrdersWithFewSources) {
   constexpr Rank ranks = 80;
   Cluster cluster(ranks, ranks);
   cluster.main_of = [](Rank) { return "model"; };

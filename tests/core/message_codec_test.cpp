@@ -120,11 +120,11 @@ const std::vector<WireMessage> all_kinds = {
     DirectiveBatch{{{4, some_directive()}, {5, {}}}},
     DirectiveBatch{}};
 
-TEST(MessageCodec, EveryMessageComesBackAsItWas) {
+TEST(MessageCodec, DecodesEveryMessageAsEncoded) {
   for (const WireMessage& message : all_kinds) EXPECT_EQ(decode(encode(message)), message) << message.index();
 }
 
-TEST(MessageCodec, ATruncatedMessageIsNone) {
+TEST(MessageCodec, RefusesTruncatedMessages) {
   for (const WireMessage& message : all_kinds) {
     const auto bytes = encode(message);
     for (std::size_t length = 0; length < bytes.size(); ++length)
@@ -132,7 +132,7 @@ TEST(MessageCodec, ATruncatedMessageIsNone) {
   }
 }
 
-TEST(MessageCodec, BytesBehindTheMessageAreRefused) {
+TEST(MessageCodec, RefusesTrailingBytes) {
   for (const WireMessage& message : all_kinds) {
     auto bytes = encode(message);
     bytes.push_back(std::byte{0});
@@ -149,7 +149,7 @@ TEST(MessageCodec, OtherFormatsAndKindsAreRefused) {
   }
 }
 
-TEST(MessageCodec, NamesThatCouldNotBeShardsAreRefused) {
+TEST(MessageCodec, RefusesInvalidShardNames) {
   for (const char* name : {"", "..", "a/b", "a b", "x\n"}) {
     EXPECT_EQ(decode(encode(VerifyRequest{name, {1, 2}})), std::nullopt) << name;
     Directive directive;
@@ -158,7 +158,7 @@ TEST(MessageCodec, NamesThatCouldNotBeShardsAreRefused) {
   }
 }
 
-TEST(MessageCodec, ACountBeyondTheMessageCostsNothing) {
+TEST(MessageCodec, RefusesACountBeyondTheMessageWithoutAllocating) {
   auto bytes = encode(Report{});
   // What follows the number of pieces.
   const std::size_t behind = bytes.size() - sizeof(Report::directive) - sizeof(Report::roll_call);
@@ -166,7 +166,7 @@ TEST(MessageCodec, ACountBeyondTheMessageCostsNothing) {
   EXPECT_EQ(decode(bytes), std::nullopt);
 }
 
-TEST(MessageCodec, ACountOfReportsOrDirectivesBeyondTheMessageCostsNothing) {
+TEST(MessageCodec, RefusesABatchCountBeyondTheMessageWithoutAllocating) {
   for (const WireMessage& batch : {WireMessage(ReportBatch{}), WireMessage(DirectiveBatch{})}) {
     auto bytes = encode(batch);
     for (std::size_t i = bytes.size() - 4; i < bytes.size(); ++i) bytes[i] = std::byte{0xff};
@@ -174,7 +174,7 @@ TEST(MessageCodec, ACountOfReportsOrDirectivesBeyondTheMessageCostsNothing) {
   }
 }
 
-TEST(MessageCodec, ABatchWithSomethingThatIsNoReportIsNone) {
+TEST(MessageCodec, RefusesABatchWithAnInvalidReport) {
   Report report = some_report();
   report.pieces[0].shard = "a/b";
   EXPECT_EQ(decode(encode(ReportBatch{{some_report(), report}})), std::nullopt);
@@ -183,7 +183,7 @@ TEST(MessageCodec, ABatchWithSomethingThatIsNoReportIsNone) {
   EXPECT_EQ(decode(encode(DirectiveBatch{{{1, some_directive()}, {2, directive}}})), std::nullopt);
 }
 
-TEST(MessageCodec, ReplicationGroupsThatCannotBeAreNoMessage) {
+TEST(MessageCodec, RefusesImpossibleReplicationGroups) {
   const auto is_message = [](std::size_t members, std::uint32_t member, const std::string& shard,
                              std::uint32_t rows = 0) {
     Directive directive;
@@ -201,7 +201,7 @@ TEST(MessageCodec, ReplicationGroupsThatCannotBeAreNoMessage) {
   EXPECT_FALSE(is_message(0, 0, "a", 1));
 }
 
-TEST(MessageCodec, SharesThatCannotBeAreNoMessage) {
+TEST(MessageCodec, RefusesImpossibleShares) {
   for (const Share share : {Share{0, 0, 0}, {2, 2, 1}, {0, 2, 3}, {0, 8, 4}, {0, 100'000, 1}}) {
     Directive directive;
     directive.admitted = {{0, 1, share}};
@@ -212,7 +212,7 @@ TEST(MessageCodec, SharesThatCannotBeAreNoMessage) {
   EXPECT_EQ(decode(encode(directive)), std::nullopt);
 }
 
-TEST(MessageCodec, MutatedMessagesAreRefusedOrReadAsSomethingElseThatIsWhole) {
+TEST(MessageCodec, MutatedMessagesAreRefusedOrDecodeToValidOnes) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 20000; ++round) {
     auto bytes = encode(all_kinds[random() % all_kinds.size()]);
@@ -224,7 +224,7 @@ TEST(MessageCodec, MutatedMessagesAreRefusedOrReadAsSomethingElseThatIsWhole) {
   }
 }
 
-TEST(MessageCodec, RandomBytesAreNoMessage) {
+TEST(MessageCodec, RefusesRandomBytes) {
   std::mt19937_64 random(2);
   for (int round = 0; round < 20000; ++round) {
     std::vector<std::byte> bytes(random() % 300);

@@ -88,7 +88,7 @@ std::map<std::string, std::function<void(Witness&)>> ways() {
            }}};
 }
 
-TEST(NewestSeen, CountsAPieceInWhateverWayItBecameWhole) {
+TEST(NewestSeen, CountsEveryPieceThatBecomesComplete) {
   for (const auto& [name, come] : ways()) {
     Witness witness;
     come(witness);
@@ -98,7 +98,7 @@ TEST(NewestSeen, CountsAPieceInWhateverWayItBecameWhole) {
 }
 
 // Else an agent that ends before it is on record would deny it after its next start.
-TEST(NewestSeen, IsOnRecordBeforeAnybodyIsTold) {
+TEST(NewestSeen, IsPersistedBeforeItIsReported) {
   for (const auto& [name, come] : ways()) {
     Witness witness;
     come(witness);
@@ -114,7 +114,7 @@ TEST(NewestSeen, IsOnRecordBeforeAnybodyIsTold) {
   }
 }
 
-TEST(NewestSeen, OutlivesThePiece) {
+TEST(NewestSeen, OutlivesItsPiece) {
   for (const auto& [name, come] : ways()) {
     for (const bool is_corrupt : {false, true}) {
       Witness witness;

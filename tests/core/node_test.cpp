@@ -19,7 +19,7 @@ TEST(Job, StartsFreshWhenNothingIsStored) {
   EXPECT_FALSE(cluster.ready.at(2).decision.status_unknown);
 }
 
-TEST(Job, CommitsWhenEveryShardHasAllItsCopiesAndNotBefore) {
+TEST(Job, CommitsOnlyWhenEveryShardHasAllCopies) {
   Cluster cluster(4, 4);
   cluster.start_incarnation(own_node);
   cluster.begin_training();
@@ -76,7 +76,7 @@ TEST(Job, ReestablishesRedundancyBeforeTheNextSnapshot) {
   EXPECT_NE(cluster.status(1).pieces.size(), 2u);  // the shards of rank 0 came back too
 }
 
-TEST(Job, SaysThatStateIsLostWhenBothNodesOfAGroupAre) {
+TEST(Job, ReportsLostStateWhenBothNodesOfAGroupAreLost) {
   Cluster cluster(4, 4);
   cluster.start_incarnation(own_node);
   cluster.begin_training();
@@ -114,7 +114,7 @@ TEST(Job, ServesSeveralRanksOfANode) {
   EXPECT_EQ(cluster.status(0).pieces.size(), 8u);
 }
 
-TEST(Job, ARanksSecondHelloOpensTheNextIncarnationAndFencesTheOldIncarnation) {
+TEST(Job, SecondHelloOfARankBeginsTheNextIncarnationAndFencesTheOld) {
   Cluster cluster(2, 2);
   cluster.start_incarnation(own_node);
   cluster.begin_training();
@@ -125,7 +125,7 @@ TEST(Job, ARanksSecondHelloOpensTheNextIncarnationAndFencesTheOldIncarnation) {
   EXPECT_EQ(cluster.fenced.at(1).incarnation, 2u);
 }
 
-TEST(Job, ASkipIsJobWideAndTheNextIterationIsNamed) {
+TEST(Job, SkipAppliesToTheWholeJobAndNamesTheNextIteration) {
   Cluster cluster(2, 2);
   cluster.start_incarnation(own_node);
   cluster.begin_training();
@@ -139,7 +139,7 @@ TEST(Job, ASkipIsJobWideAndTheNextIterationIsNamed) {
 }
 
 // Ranks that had the time to learn of it may still copy an earlier iteration. For that, a few iterations are enough.
-TEST(Job, TheNextIterationIsFarAheadOnlyWhereRanksWereToldTooLate) {
+TEST(Job, NamesADistantIterationOnlyIfRanksLearnedTooLate) {
   Cluster cluster(2, 2);
   cluster.start_incarnation(own_node);
   cluster.begin_training();
@@ -191,7 +191,7 @@ TEST(Job, DoesNotGrantASlotThatIsStillBeingRead) {
   EXPECT_TRUE(cluster.granted().contains(0));
 }
 
-TEST(Job, ACommitSurvivesTheLeader) {
+TEST(Job, CommitSurvivesTheLossOfTheLeader) {
   Cluster cluster(4, 4);
   cluster.start_incarnation(own_node);
   cluster.begin_training();
@@ -207,7 +207,7 @@ TEST(Job, ACommitSurvivesTheLeader) {
 }
 
 // Incarnations are counted in the store. Without its records the next one would come before what there is to restore.
-TEST(Job, GoesOnFromMemoryWhereTheStoresRecordsAreLost) {
+TEST(Job, ContinuesFromMemoryAfterTheStoreLosesItsRecords) {
   Cluster cluster(2, 2);
   cluster.start_incarnation(own_node);
   cluster.start_incarnation(own_node);
@@ -225,7 +225,7 @@ TEST(Job, GoesOnFromMemoryWhereTheStoresRecordsAreLost) {
   EXPECT_EQ(cluster.commits.at(0), CheckpointId(3, 6));
 }
 
-TEST(Job, AnIncarnationDoesNotGetTheNumberOfOneThatATrainerStillServes) {
+TEST(Job, DoesNotReuseTheIncarnationNumberOfARunningTrainer) {
   Cluster cluster(2, 2);
   cluster.start_incarnation(own_node);
   cluster.lose_records();
@@ -234,7 +234,7 @@ TEST(Job, AnIncarnationDoesNotGetTheNumberOfOneThatATrainerStillServes) {
   EXPECT_EQ(cluster.incarnation(), 2u);
 }
 
-TEST(Job, OpensALaterIncarnationIfOlderOnesWereUnknownAtFirst) {
+TEST(Job, BeginsALaterIncarnationAfterLearningOfOlderOnes) {
   Cluster cluster(3, 3);
   cluster.start_incarnation(own_node);
   cluster.start_incarnation(own_node);
@@ -259,7 +259,7 @@ TEST(Job, OpensALaterIncarnationIfOlderOnesWereUnknownAtFirst) {
 }
 
 // No node remembers an epoch, and the first one of the new leader's is below that of the incarnation's record.
-TEST(Job, IsLedAgainWhereTheLeadersRecordIsLostWithAllMemory) {
+TEST(Job, ElectsALeaderAfterLosingTheLeadersRecordAndAllMemory) {
   Cluster cluster(2, 2);
   cluster.start_incarnation(own_node);
   cluster.change_leader();
@@ -274,7 +274,7 @@ TEST(Job, IsLedAgainWhereTheLeadersRecordIsLostWithAllMemory) {
   EXPECT_EQ(cluster.ready.size(), 2u);
 }
 
-TEST(Job, IsLedByTheSameLeaderWhereRecordsAreLostWhileAllAgentsRun) {
+TEST(Job, KeepsItsLeaderIfRecordsAreLostWhileAllAgentsRun) {
   for (const bool all_are : {false, true}) {
     Cluster cluster(2, 2);
     cluster.start_incarnation(own_node);
@@ -294,7 +294,7 @@ TEST(Job, IsLedByTheSameLeaderWhereRecordsAreLostWhileAllAgentsRun) {
 }
 
 // Those that are left know its revision, and see only older ones.
-TEST(Job, IsLedAgainWhereTheLeaderIsLostTogetherWithItsRecord) {
+TEST(Job, ElectsALeaderAfterLosingTheLeaderAndItsRecord) {
   for (const bool is_back_first : {false, true}) {
     Cluster cluster(3, 3);
     cluster.start_incarnation(own_node);
@@ -313,7 +313,7 @@ TEST(Job, IsLedAgainWhereTheLeaderIsLostTogetherWithItsRecord) {
   }
 }
 
-TEST(Job, ALeaderThatReachesOnlyTheStoreIsReplaced) {
+TEST(Job, ReplacesALeaderThatReachesOnlyTheStore) {
   Cluster cluster(4, 4);
   cluster.start_incarnation(own_node);
   const NodeId former = *cluster.current_leader();
@@ -325,7 +325,7 @@ TEST(Job, ALeaderThatReachesOnlyTheStoreIsReplaced) {
   EXPECT_NE(*cluster.current_leader(), former);
 }
 
-TEST(Job, ALeaderStaysThatIsAloneInTheWorld) {
+TEST(Job, KeepsALeaderThatIsTheOnlyNode) {
   Cluster cluster(2, 2);
   cluster.start_incarnation(own_node);
   const NodeId leader = *cluster.current_leader();
@@ -336,7 +336,7 @@ TEST(Job, ALeaderStaysThatIsAloneInTheWorld) {
   EXPECT_EQ(cluster.status(leader).epoch, epoch);
 }
 
-TEST(Job, DoesNotWaitForANodeWithWhichNothingNewerWasCommitted) {
+TEST(Job, DoesNotWaitForANodeThatCannotHoldANewerCommit) {
   Cluster cluster(4, 4);
   cluster.start_incarnation(own_node);
   cluster.begin_training();
@@ -368,7 +368,7 @@ TEST(Job, WaitsForMissingMembersWhenTheyCouldChangeTheChoice) {
   EXPECT_EQ(cluster.failed.size(), 4u);
 }
 
-TEST(Job, ChoosesNothingThatOnlyADeadNodeHad) {
+TEST(Job, ChoosesNoCheckpointThatOnlyADeadNodeHad) {
   Cluster cluster(4, 4);
   cluster.start_incarnation(own_node);
   cluster.begin_training();
@@ -428,7 +428,7 @@ class Sharers : public ::testing::Test {
   Cluster cluster_;
 };
 
-TEST_F(Sharers, ThatDisagreeAreReportedAndCommitNothing) {
+TEST_F(Sharers, CommitNothingIfTheyDisagreeAndAreReported) {
   for (Rank rank = 0; rank < ranks; ++rank) capture(rank, 2, rank == 1);
   EXPECT_THAT(cluster_.status(0).alarm, HasSubstr("shard shared of iteration 2 differs"));
   EXPECT_THAT(cluster_.status(0).alarm, HasSubstr("node 1 does not match node 0"));
@@ -436,7 +436,7 @@ TEST_F(Sharers, ThatDisagreeAreReportedAndCommitNothing) {
 }
 
 // Else the one that is still to come could be lost with what it has, and the wrong one be taken for the right one.
-TEST_F(Sharers, OfWhichSomeDisagreeDropItWhileAnotherIsSilent) {
+TEST_F(Sharers, DropACheckpointOnWhichTheyDisagreeWhileAnotherIsSilent) {
   const NodeId leader = *cluster_.current_leader();
   const NodeId silent = leader == 2 ? 1 : 2, other = 3 - leader - silent;
   cluster_.stop(silent);
@@ -448,7 +448,7 @@ TEST_F(Sharers, OfWhichSomeDisagreeDropItWhileAnotherIsSilent) {
     EXPECT_EQ(cluster_.find_slot(node, piece_of("shared", CheckpointId(1, 2), ranks)), nullptr);
 }
 
-TEST_F(Sharers, WhoseIncarnationEndsBeforeTheyAreComparedAreReportedInTheNext) {
+TEST_F(Sharers, AreComparedInTheNextIncarnationIfTheirsEndsEarly) {
   const NodeId leader = *cluster_.current_leader();
   for (NodeId node = 0; node < ranks; ++node) {
     if (node != leader) cluster_.cut.insert({node, leader});
@@ -466,7 +466,7 @@ TEST_F(Sharers, WhoseIncarnationEndsBeforeTheyAreComparedAreReportedInTheNext) {
 }
 
 // Whatever later leaders were told of placement.
-TEST(Job, EveryLeaderOfAnIncarnationPlacesAsTheFirstOneDid) {
+TEST(Job, LaterLeadersKeepTheIncarnationsPlacement) {
   Cluster cluster(4, 4);
   const NodeId leader = *cluster.current_leader();
   cluster.strategy = placement::Strategy::ring;
@@ -496,7 +496,7 @@ TEST(Job, EveryLeaderOfAnIncarnationPlacesAsTheFirstOneDid) {
 }
 
 // The store is slow with a decision, and a rank is at home on another node when it comes.
-TEST(Job, ARankThatMovedBeforeItsIncarnationWasDecidedGetsAnIncarnationInWhichItHasItsPlace) {
+TEST(Job, BeginsANewIncarnationIfARankMovedBeforeTheDecision) {
   Cluster cluster(4, 4);
   for (Rank rank = 0; rank < 4; ++rank) cluster.hello(rank, rank);
   for (Rank rank = 0; rank < 3; ++rank) cluster.ask_restore(rank);
@@ -522,7 +522,7 @@ TEST(Job, ARankThatMovedBeforeItsIncarnationWasDecidedGetsAnIncarnationInWhichIt
   EXPECT_EQ(cluster.commits.at(3), CheckpointId(cluster.incarnation(), 0));
 }
 
-TEST(Job, FetchesAnewWhatWasQuarantined) {
+TEST(Job, FetchesAQuarantinedPieceAgain) {
   Cluster cluster(2, 2);
   cluster.start_incarnation(own_node);
   cluster.begin_training();

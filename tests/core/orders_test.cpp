@@ -68,7 +68,7 @@ class NewLeaderWithOrders : public ::testing::Test {
   TimeMs now_ = 10;
 };
 
-TEST_F(NewLeaderWithOrders, OrdersWhatIsNotCommittedYetWhenItHasHeardEveryMember) {
+TEST_F(NewLeaderWithOrders, OrdersUncommittedPiecesOnceItHeardEveryMember) {
   receive(0, 0, {2, 3});
   receive(2, 2, {2, 3});
   receive(former_member, 1, {3});
@@ -141,7 +141,7 @@ class ReturnedNodes : public ::testing::Test {
     return effects;
   }
   // What the node is told, if anything.
-  std::optional<Directive> notified(NodeId node) {
+  std::optional<Directive> directive_to(NodeId node) {
     for (const Effect& effect : reconcile()) {
       const auto* send = std::get_if<Send>(&effect);
       if (send != nullptr && send->to == node) return std::get<Directive>(send->message);
@@ -166,12 +166,12 @@ class ReturnedNodes : public ::testing::Test {
   TimeMs now_ = 10;
 };
 
-TEST_F(ReturnedNodes, AreNoSourceOfWhatAMemberHasDifferently) {
+TEST_F(ReturnedNodes, AreNoSourceOfPiecesThatDifferFromAMembers) {
   lead(Verdict::restore);
   receive(0, {0, 1}, other);
   receive(1, {0, 1});
   receive(2, {1});
-  const auto directive = notified(2);
+  const auto directive = directive_to(2);
   ASSERT_TRUE(directive);
   EXPECT_EQ(ordered(*directive), pieces_of(0));
   for (const FetchOrder& order : directive->fetches) EXPECT_EQ(order.sources, std::vector<NodeId>{1});
@@ -184,24 +184,24 @@ TEST_F(ReturnedNodes, AreNoSourceWhileTheyDiffer) {
   receive(1, {});
   receive(2, {});
   receive(3, {0, 1});
-  const auto directive = notified(2);
+  const auto directive = directive_to(2);
   ASSERT_TRUE(directive);
   EXPECT_EQ(ordered(*directive), pieces_of(1));
   EXPECT_TRUE(directive->alarm.find("silent data corruption") != std::string::npos) << directive->alarm;
 }
 
-TEST_F(ReturnedNodes, AreBelievedLessThanMembersWhereTheyReplacement) {
+TEST_F(ReturnedNodes, AreTrustedLessThanMembersWhenTheyAreReplacements) {
   incarnation_record_.replacements = {{9, {0, 100}}};
   lead(Verdict::restore);
   receive(0, {0, 1}, other);
   receive(1, {0, 1});
   receive(2, {1});
-  const auto directive = notified(2);
+  const auto directive = directive_to(2);
   ASSERT_TRUE(directive);
   EXPECT_EQ(ordered(*directive), pieces_of(0));
 }
 
-TEST_F(ReturnedNodes, AreNoSourceOfParityOfWhatTheyHaveDifferently) {
+TEST_F(ReturnedNodes, AreNoSourceOfParityMadeFromDifferingPieces) {
   PieceInfo first = piece_of("a", restored, 2), second = first, parity = piece_of("p", restored, 2);
   PieceInfo of_another = piece_of("q", restored, 2);
   second.root_digest ^= other;
@@ -221,7 +221,7 @@ TEST_F(ReturnedNodes, AreNoSourceOfParityOfWhatTheyHaveDifferently) {
 }
 
 // Nothing else that it has counts either: what it has may be of another capture as a whole.
-TEST_F(ReturnedNodes, AreLeftOutWithTheirParityThatContradictsAMember) {
+TEST_F(ReturnedNodes, AreExcludedIfTheirParityContradictsAMember) {
   PieceInfo own = piece_of("a", restored, 2), parity = piece_of("p", restored, 2), more = piece_of("c", restored, 2);
   parity.parity_manifest = {1, 0, {{"a", 1, 1, own.root_digest ^ other}, {"b", 1, 1, 7}}};
   Pieces pieces;
@@ -234,7 +234,7 @@ TEST_F(ReturnedNodes, AreLeftOutWithTheirParityThatContradictsAMember) {
   EXPECT_TRUE(pieces.contains("a"));
 }
 
-TEST_F(ReturnedNodes, DoNotKeepTheCheckpointFromBeingACommit) {
+TEST_F(ReturnedNodes, DoNotPreventTheCheckpointFromCountingAsACommit) {
   lead(Verdict::restore);
   receive(0, {0, 1}, other);
   receive(1, {0, 1});
@@ -247,7 +247,7 @@ TEST_F(ReturnedNodes, DoNotKeepTheCheckpointFromBeingACommit) {
 }
 
 // Somebody who has no rank may have led that incarnation, and committed it.
-TEST_F(ReturnedNodes, NeedNotTellWhatWasCommittedWhereItIsWhole) {
+TEST_F(ReturnedNodes, AreNotAwaitedIfMembersHaveTheWholeCheckpoint) {
   lead(Verdict::undecided);
   const CheckpointId whole{2, 7}, half{2, 8}, newest{2, 9};
   for (const NodeId node : {1u, 2u}) {
@@ -273,7 +273,7 @@ TEST_F(ReturnedNodes, NeedNotTellWhatWasCommittedWhereItIsWhole) {
   EXPECT_EQ(base, whole);
 }
 
-TEST_F(ReturnedNodes, DoNotKeepTheNextIncarnationFromGoingOnFromIt) {
+TEST_F(ReturnedNodes, DoNotPreventTheNextIncarnationFromRestoringIt) {
   lead(Verdict::undecided);
   receive(0, {0, 1}, other);
   receive(1, {0});

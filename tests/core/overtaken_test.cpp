@@ -20,7 +20,7 @@ Directive directive_of(std::uint64_t epoch, std::uint64_t sequence) {
   return directive;
 }
 
-TEST(Directives, InAnyOrderTheNewestOfTheNewestLeaderIsObeyed) {
+TEST(Directives, NewestOfTheNewestLeaderWinsInAnyOrder) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> order{{5, 1}, {5, 2}, {5, 3}, {6, 1}, {6, 2}};
   do {
     LoneNode node{Config{}};
@@ -83,7 +83,7 @@ class NodeWithManyReports {
   LoneLeader leader_{2, placement::Protection::of_copies(2)};
 };
 
-TEST(Reports, InAnyOrderTheNewestOfTheNewestAgentIsBelieved) {
+TEST(Reports, NewestOfTheNewestAgentWinsInAnyOrder) {
   std::vector<NodeWithManyReports::Word> order{{1, 7}, {1, 8}, {2, 1}, {2, 2}, {3, 1}};
   do {
     NodeWithManyReports node;
@@ -98,7 +98,7 @@ TEST(Reports, InAnyOrderTheNewestOfTheNewestAgentIsBelieved) {
 }
 
 // Agents are numbered by a clock, which may have been set back.
-TEST(Reports, OfAnAgentWithALowerNumberCountWhereTheOneBeforeIsSilent) {
+TEST(Reports, LowerNumberedAgentCountsOnceTheEarlierOneIsSilent) {
   NodeWithManyReports node;
   node.say({5, 1}, 3);
   node.say({4, 9}, 1);
@@ -110,7 +110,7 @@ TEST(Reports, OfAnAgentWithALowerNumberCountWhereTheOneBeforeIsSilent) {
 
 // ---- In a relay's batch ----
 
-TEST(Batches, InAnyOrderTakeTheNewestReportOfTheNewestAgentAlong) {
+TEST(Batches, CarryTheNewestReportOfTheNewestAgentInAnyOrder) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> order{{1, 7}, {1, 8}, {2, 1}, {2, 2}, {3, 1}};
   do {
     Config config;

@@ -61,7 +61,7 @@ TEST_F(OwnState, KeepsTheSlotThatACaptureHasNotUsed) {
   EXPECT_TRUE(reports({1, 1}, private_shard(rank)));
 }
 
-TEST_F(OwnState, LeavesItsOwnStateInBothSlots) {
+TEST_F(OwnState, CountsInBothSlotsAfterItsTrainerEnds) {
   node_.handle(LeftBehind{rank,
                           {{own(0), piece_of(private_shard(rank), {1, 1}, 1)},
                            {own(1), piece_of(private_shard(rank), {1, 2}, 1)},
@@ -118,7 +118,7 @@ class AgentThatStartsAgain : public ::testing::Test {
   LoneNode node_;
 };
 
-TEST_F(AgentThatStartsAgain, LeavesTheTrainerTheSlotForItsOwnState) {
+TEST_F(AgentThatStartsAgain, KeepsTheTrainersSlotForItsOwnState) {
   come_back();
   ASSERT_EQ(node_.all<GrantSlots>().size(), 1u);
   EXPECT_EQ(node_.all<GrantSlots>()[0].slots.back(), own(1)) << "the trainer may be writing to slot 0";
@@ -127,12 +127,12 @@ TEST_F(AgentThatStartsAgain, LeavesTheTrainerTheSlotForItsOwnState) {
   EXPECT_TRUE(reports({1, 6}));
 }
 
-TEST_F(AgentThatStartsAgain, CountsWhatATrainerThatDiesBeforeItComesBackHasSealedThere) {
+TEST_F(AgentThatStartsAgain, CountsOwnStateOfATrainerThatDiesBeforeItReconnects) {
   node_.handle(LeftBehind{rank, {{own(0), piece_of(private_shard(rank), {1, 6}, 1)}}});
   EXPECT_TRUE(reports({1, 6}));
 }
 
-TEST_F(AgentThatStartsAgain, TakesTheSlotBackFromATrainerThatDiesBeforeItComesBack) {
+TEST_F(AgentThatStartsAgain, TakesTheSlotBackFromATrainerThatDiesBeforeItReconnects) {
   node_.handle(TrainerExited{rank, 50});
   come_back();
   ASSERT_EQ(node_.all<GrantSlots>().size(), 1u);
@@ -177,14 +177,14 @@ struct HaltingJob : Cluster {
   }
 };
 
-TEST(OwnStateOfADeadRank, OfTheUpdateThatItWasInRestoresWhatTheOthersHaveFinished) {
+TEST(OwnStateOfADeadRank, LetsTheJobRestoreTheUpdateThatTheOthersFinished) {
   HaltingJob job;
   job.die_within_update(2, 44);
   for (const Rank survivor : {0u, 1u, 3u}) job.capture_late(survivor, 44);
   EXPECT_EQ(job.restored_after_restart(), CheckpointId(1, 44));
 }
 
-TEST(OwnStateOfADeadRank, OfTheUpdateBeforeRestoresWhatTheOthersHaveIfNobodyHasFinishedTheLast) {
+TEST(OwnStateOfADeadRank, LetsTheJobRestoreThePreviousUpdateIfNoRankFinishedTheLast) {
   HaltingJob job;
   job.die_within_update(2, 44);
   for (const Rank survivor : {0u, 1u, 3u}) job.capture_late(survivor, 43);

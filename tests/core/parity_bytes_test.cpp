@@ -116,7 +116,7 @@ RecoveryAnswer recover(const ProtectedCheckpoint& older, const ProtectedCheckpoi
   return plan_recovery(question);
 }
 
-TEST(ParityOfOtherBytes, IsSilentCorruptionAndItsCheckpointIsPassedOver) {
+TEST(ParityOfOtherBytes, CountsAsSilentCorruptionAndItsCheckpointIsSkipped) {
   const ProtectedCheckpoint older(CheckpointId(1, 3)), newer(CheckpointId(1, 4));
   ASSERT_EQ(recover(older, newer).decision.checkpoint, CheckpointId(1, 4));
   for (const Alteration& each : alterations()) {

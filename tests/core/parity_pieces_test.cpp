@@ -73,7 +73,7 @@ std::vector<std::uint64_t> even(std::uint32_t members) {
   return std::vector<std::uint64_t>(members, 60 * placement::parity_unit_bytes);
 }
 
-TEST(ParityName, TellsGroupsApartAndNothingElse) {
+TEST(ParityName, DistinguishesExactlyTheGroups) {
   const std::vector<std::string> shards{"a", "b", "c"};
   EXPECT_EQ(parity_name(1, shards, 2), parity_name(1, shards, 2));
   EXPECT_EQ(parse_part(parity_name(1, shards, 2)), (ShardPart{parse_part(parity_name(1, shards, 0)).shard, 2, 3}));
@@ -89,7 +89,7 @@ TEST(ParityName, IsTheSameInEveryBuild) {
   EXPECT_EQ(parity_name(1, {"rank0", "rank1"}, 1), "parity.8e003cf7a160b53f.1of2");
 }
 
-TEST(Decodable, IsEverySetOfLossesUpToTheRowsAndNoneBeyond) {
+TEST(Decodable, CoversEveryLossUpToTheParityRows) {
   for (std::uint32_t members = 2; members <= 7; ++members) {
     for (std::uint32_t rows = 1; rows <= 3 && rows < members; ++rows) {
       const Group group = group_of(even(members), rows);
@@ -113,7 +113,7 @@ TEST(Decodable, IsEverySetOfLossesUpToTheRowsAndNoneBeyond) {
   }
 }
 
-TEST(Decodable, NamesWhereEverythingElseIs) {
+TEST(Decodable, NamesHoldersOfAllOtherPieces) {
   const Group group = group_of(even(4), 1);
   const auto found = decodable(group.pieces(1u << 2));
   ASSERT_EQ(found.size(), 1u);
@@ -124,19 +124,19 @@ TEST(Decodable, NamesWhereEverythingElseIs) {
     EXPECT_EQ(group_piece(group.parity_manifest, source.shard)->member, source.node);
 }
 
-TEST(Decodable, TakesNoShardOfOtherBytesThanTheParityWasMadeOf) {
+TEST(Decodable, RejectsShardsThatDifferFromTheParitysSources) {
   Group group = group_of(even(4), 1);
   group.shards[1].root_digest ^= 1;
   EXPECT_TRUE(decodable(group.pieces(1u << 2)).empty());
 }
 
-TEST(Decodable, KnowsThatNothingIsLostBehindTheEndOfAShard) {
+TEST(Decodable, CountsBytesBeyondAShardsEndAsKnown) {
   // One leaf each: two of them meet at no offset of a stripe.
   const Group group = group_of(std::vector<std::uint64_t>(4, 1000), 1);
   EXPECT_EQ(decodable(group.pieces(0b11)).size(), 2u);
 }
 
-TEST(MakeParity, NeedsEveryShardOnceAndThenAsManyAsDecodingDoes) {
+TEST(MakeParity, NeedsEveryShardFirstAndLaterAsManyAsDecoding) {
   const Group group = group_of({100, 200'000, 0, 70'000}, 1);
   const auto none = group.pieces(0, 0b1111);
   const auto first = plan_encoding(parity_of(group, 2), checkpoint, 4, none);
@@ -151,13 +151,13 @@ TEST(MakeParity, NeedsEveryShardOnceAndThenAsManyAsDecodingDoes) {
   EXPECT_FALSE(plan_encoding(parity_of(full, 0), checkpoint, 4, full.pieces(0b0110, 0b0001)));
 }
 
-TEST(MakeParity, MakesNoneOfLengthsThatCannotBe) {
+TEST(MakeParity, RefusesImpossibleLengths) {
   Group group = group_of(even(3), 1);
   group.shards[1].length_bytes = UINT64_MAX;
   EXPECT_FALSE(plan_encoding(parity_of(group, 0), checkpoint, 4, group.pieces(0, 0b111)));
 }
 
-TEST(IsParityOf, TakesThatOfItsPlaceMadeOfWhatTheCheckpointHasAndNoOther) {
+TEST(IsParityOf, AcceptsOnlyParityOfItsPositionMadeFromTheCheckpointsPieces) {
   Group group = group_of(even(3), 1);
   EXPECT_TRUE(is_parity_of(parity_of(group, 1), group.parity[1], group.pieces()));
   EXPECT_FALSE(is_parity_of(parity_of(group, 0), group.parity[1], group.pieces()));
@@ -169,7 +169,7 @@ TEST(IsParityOf, TakesThatOfItsPlaceMadeOfWhatTheCheckpointHasAndNoOther) {
   EXPECT_FALSE(is_parity_of(parity_of(group, 1), group.parity[1], group.pieces()));
 }
 
-TEST(LossesLeft, CountsMembersThatLackSomething) {
+TEST(LossesLeft, CountsMembersWithMissingPieces) {
   const Group group = group_of(even(5), 2);
   EXPECT_EQ(losses_left(parity_of(group, 0), group.pieces()), 2u);
   EXPECT_EQ(losses_left(parity_of(group, 0), group.pieces(0b1, 0b1)), 1u);
@@ -178,7 +178,7 @@ TEST(LossesLeft, CountsMembersThatLackSomething) {
   EXPECT_EQ(losses_left(parity_of(group, 0), group.pieces(0, 0b11111)), 0u);
 }
 
-TEST(ParityGroups, AreAsFewAsAllowedAsEqualAsCanBeAndLargeEnough) {
+TEST(ParityGroups, AreFewEqualAndLargeEnough) {
   for (std::uint32_t nodes = 1; nodes <= 40; ++nodes) {
     for (std::uint32_t rows = 1; rows <= 3; ++rows) {
       for (std::uint32_t most = rows + 1; most <= 9; ++most) {
@@ -205,7 +205,7 @@ TEST(ParityGroups, AreAsFewAsAllowedAsEqualAsCanBeAndLargeEnough) {
   }
 }
 
-TEST(ParityGroups, NeighboursAndNodesOfOneDomainAreOfDifferentGroups) {
+TEST(ParityGroups, SeparateNeighboursAndNodesOfOneDomain) {
   EXPECT_THAT(placement::parity_groups(8, 4, 1, nullptr).groups,
               ElementsAre(ElementsAre(0, 2, 4, 6), ElementsAre(1, 3, 5, 7)));
   const auto racks = placement::Domains::flat({0, 1, 2, 3, 0, 1, 2, 3});  // nodes r and r + 4 share rack r
@@ -272,7 +272,7 @@ class ParityJob : public ::testing::TestWithParam<Case> {
   }
 };
 
-TEST_P(ParityJob, RestoresWhateverItsGroupsTolerateAndNamesWhatIsBeyond) {
+TEST_P(ParityJob, RestoresEveryToleratedLossAndNamesOthers) {
   for (unsigned set = 1; set < 1u << ranks; ++set) {
     std::set<NodeId> lost;
     for (NodeId node = 0; node < ranks; ++node) {
@@ -301,7 +301,7 @@ TEST_P(ParityJob, RestoresWhateverItsGroupsTolerateAndNamesWhatIsBeyond) {
   }
 }
 
-TEST_P(ParityJob, DecodesWhatIsLostOnceAndNothingElse) {
+TEST_P(ParityJob, DecodesOnlyLostPiecesAndEachOnce) {
   const auto cluster = make_committed();
   cluster->made.clear();
   restart(*cluster, {3});
@@ -316,7 +316,7 @@ TEST_P(ParityJob, DecodesWhatIsLostOnceAndNothingElse) {
   EXPECT_FALSE(cluster->made.contains(private_shard(2)));
 }
 
-TEST_P(ParityJob, LosesOthersInTurnAndIsProtectedAgainAtOnce) {
+TEST_P(ParityJob, SurvivesLossesInTurnAndIsImmediatelyProtectedAgain) {
   const auto cluster = make_committed();
   for (NodeId round = 0; round < 10; ++round) {
     const NodeId lost = round * 2 % ranks;
@@ -333,7 +333,7 @@ TEST_P(ParityJob, LosesOthersInTurnAndIsProtectedAgainAtOnce) {
   }
 }
 
-TEST_P(ParityJob, CommitsNothingBeforeAllItsParityIsThere) {
+TEST_P(ParityJob, CommitsOnlyOnceAllParityIsThere) {
   const auto cluster = make();
   cluster->start_incarnation(node_of);
   cluster->begin_training();
@@ -357,7 +357,7 @@ TEST_P(ParityJob, SurvivesRestartedAgentsAndAnotherLeader) {
   EXPECT_EQ(cluster->ready.at(1).decision.checkpoint, CheckpointId(1, 1));
 }
 
-TEST_P(ParityJob, IsRestoredHoweverLongDecodingTakes) {
+TEST_P(ParityJob, WaitsForSlowDecoding) {
   const auto cluster = make_committed();
   cluster->fetching = false;
   restart(*cluster, {3});
@@ -370,7 +370,7 @@ TEST_P(ParityJob, IsRestoredHoweverLongDecodingTakes) {
   ASSERT_EQ(cluster->ready.size(), ranks);
 }
 
-TEST_P(ParityJob, AShardThatRotsIsDecodedAnew) {
+TEST_P(ParityJob, DecodesADamagedShardAgain) {
   const auto cluster = make_committed();
   for (NodeId node = 0; node < ranks; ++node) {
     for (const PieceInfo& piece : cluster->status(node).pieces) {
@@ -384,7 +384,7 @@ TEST_P(ParityJob, AShardThatRotsIsDecodedAnew) {
   EXPECT_EQ(cluster->status(*cluster->current_leader()).copies_now, protection.copies);
 }
 
-TEST_P(ParityJob, ParityThatRotsIsMadeAnew) {
+TEST_P(ParityJob, EncodesDamagedParityAgain) {
   const auto cluster = make_committed();
   const auto status = cluster->status(2);
   std::string rotten;
@@ -413,7 +413,7 @@ INSTANTIATE_TEST_SUITE_P(Protections, ParityJob,
 
 // A protection is asked of a job that was protected otherwise: what is stored counts as it was stored, and then as it
 // is asked for now.
-TEST(ParityChange, TakesWhatAnotherProtectionHasStored) {
+TEST(ParityChange, RestoresPiecesStoredUnderAnotherProtection) {
   for (const auto& [before, after] : {std::pair(Protection::of_copies(2), Protection::of_parity(4, 1)),
                                       std::pair(Protection::of_parity(4, 1), Protection::of_copies(2)),
                                       std::pair(Protection::of_parity(4, 1), Protection::of_parity(2, 1)),
@@ -441,7 +441,7 @@ TEST(ParityChange, TakesWhatAnotherProtectionHasStored) {
 }
 
 // Ranks come back on other nodes: the groups are called after the shards, so all parity is found and none made.
-TEST(ParityChange, RanksThatMoveTakeTheirGroupsAlong) {
+TEST(ParityChange, MovedRanksKeepTheirParityGroups) {
   Cluster cluster(0, 4);
   cluster.protection = Protection::of_parity(4, 1);
   for (NodeId node = 0; node < 4; ++node) cluster.boot(node);
@@ -459,7 +459,7 @@ TEST(ParityChange, RanksThatMoveTakeTheirGroupsAlong) {
   EXPECT_EQ(cluster.status(*cluster.current_leader()).parity_now, 1u);
 }
 
-TEST(ParityChange, OneNodeAloneKeepsNone) {
+TEST(ParityChange, SingleNodeKeepsNoParity) {
   Cluster cluster(0, 2);
   cluster.protection = Protection::of_parity(4, 1);
   cluster.boot(0);

@@ -62,9 +62,9 @@ struct PausedJob : Cluster {
       EXPECT_EQ(answer.decision.checkpoint, CheckpointId(1, 7)) << rank;
       EXPECT_FALSE(answer.decision.behind);
     }
-    for (const MemberChanged& notified : changes) {
-      const bool was_silent = notified.node == killed || notified.node == stopped;
-      EXPECT_TRUE(notified.change != Change::lost || was_silent) << notified.node;
+    for (const MemberChanged& changed : changes) {
+      const bool was_silent = changed.node == killed || changed.node == stopped;
+      EXPECT_TRUE(changed.change != Change::lost || was_silent) << changed.node;
     }
   }
 
@@ -82,7 +82,7 @@ void for_every_stage(const std::function<void(Stage, TimeMs)>& check) {
   }
 }
 
-TEST(Pauses, OfAllAgentsLoseNothingAtAnyStageOfARestore) {
+TEST(Pauses, PausingAllAgentsLosesNothingAtAnyStageOfARestore) {
   for_every_stage([](Stage stage, TimeMs pause_ms) {
     PausedJob job(false);
     job.restore(stage, [&] { job.pause(pause_ms); });
@@ -90,7 +90,7 @@ TEST(Pauses, OfAllAgentsLoseNothingAtAnyStageOfARestore) {
   });
 }
 
-TEST(Pauses, OfAllAgentsDoNotMakeAnOlderStepOnStorageTheNewest) {
+TEST(Pauses, PausingAllAgentsDoesNotRestoreAnOlderStoredCheckpoint) {
   for_every_stage([](Stage stage, TimeMs pause_ms) {
     PausedJob job(true);
     ASSERT_EQ(job.storage->steps.rbegin()->first, CheckpointId(1, 4));
@@ -99,7 +99,7 @@ TEST(Pauses, OfAllAgentsDoNotMakeAnOlderStepOnStorageTheNewest) {
   });
 }
 
-TEST(Pauses, OfTheLeaderLoseNothingIfItsLeaseIsLonger) {
+TEST(Pauses, PausingTheLeaderWithinItsLeaseLosesNothing) {
   for (const bool has_storage : {false, true}) {
     for_every_stage([&](Stage stage, TimeMs pause_ms) {
       PausedJob job(has_storage, long_lease_ms);
@@ -114,7 +114,7 @@ TEST(Pauses, OfTheLeaderLoseNothingIfItsLeaseIsLonger) {
   }
 }
 
-TEST(Pauses, OfTheLeaderLoseNothingIfAnotherLeadsMeanwhile) {
+TEST(Pauses, PausingTheLeaderLosesNothingIfAnotherLeadsMeanwhile) {
   for_every_stage([](Stage stage, TimeMs pause_ms) {
     PausedJob job(true);
     job.stopped = job.leader;
@@ -127,7 +127,7 @@ TEST(Pauses, OfTheLeaderLoseNothingIfAnotherLeadsMeanwhile) {
   });
 }
 
-TEST(Pauses, InARowLoseNothing) {
+TEST(Pauses, RepeatedPausesLoseNothing) {
   PausedJob job(true);
   job.restore(Stage::decision_pending, [&] {
     for (int i = 0; i < 20; ++i) {
@@ -138,7 +138,7 @@ TEST(Pauses, InARowLoseNothing) {
   job.expect_newest_restored();
 }
 
-TEST(Pauses, OfAllAgentsDoNotEndTheLeadersLease) {
+TEST(Pauses, PausingAllAgentsDoesNotEndTheLeadersLease) {
   PausedJob job(false);
   for (const TimeMs pause_ms : pauses_ms) {
     job.pause(pause_ms);
@@ -151,7 +151,7 @@ TEST(Pauses, OfAllAgentsDoNotEndTheLeadersLease) {
 }
 
 // What it would say may be overtaken: another leads since.
-TEST(Pauses, ReplacedLeaderGivesNoMoreOrders) {
+TEST(Pauses, LeaderReplacedDuringItsPauseGivesNoMoreOrders) {
   PausedJob job(false);
   const std::uint64_t epoch = job.status(job.leader).epoch;
   for (Rank rank = 0; rank < 4; ++rank)
@@ -169,7 +169,7 @@ TEST(Pauses, ReplacedLeaderGivesNoMoreOrders) {
 }
 
 // A store that does not answer is no reason to stop: the nodes still obey.
-TEST(Pauses, ALeaderGoesOnAfterAPauseWhereTheStoreIsSilent) {
+TEST(Pauses, LeaderContinuesAfterAPauseWithASilentStore) {
   PausedJob job(false);
   job.answering_leader_swaps = false;
   job.stop(job.leader);
@@ -196,7 +196,7 @@ TEST(Pauses, RepeatTheRollCall) {
 }
 
 // Whoever waits is told that what was decided is lost only after as long a wait as without the pause.
-TEST(Pauses, DoNotCountAsWaitingForASourceThatIsGone) {
+TEST(Pauses, PausesDoNotCountAsWaitingForAMissingSource) {
   PausedJob job(false, long_lease_ms);
   ASSERT_EQ(job.leader, 0u);
   job.killed = 2;

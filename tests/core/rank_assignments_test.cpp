@@ -16,7 +16,7 @@ std::vector<RankAssignment> some_assignments() {
           {2, 7, 107, "row0/rack1", "model", "rank2.private", 4}};
 }
 
-TEST(AssignmentTable, HasEachNodeOnceAndEachCutShardOnce) {
+TEST(AssignmentTable, ListsEachNodeAndEachDividedShardOnce) {
   const AssignmentTable assignment_table(5, some_assignments());
   EXPECT_EQ(assignment_table.members(), (std::vector<Member>{{7, 107}, {3, 103}}));
   EXPECT_EQ(assignment_table.cuts(), (std::vector<Cut>{{"model", 4}}));
@@ -25,7 +25,7 @@ TEST(AssignmentTable, HasEachNodeOnceAndEachCutShardOnce) {
   EXPECT_FALSE(assignment_table.is_member(4, 103));
 }
 
-TEST(AssignmentsName, IsThatOfTheseAssignmentsAndNoOthers) {
+TEST(AssignmentsName, IdentifiesExactlyItsAssignments) {
   const auto name = name_of(5, some_assignments());
   EXPECT_EQ(name.incarnation, 5u);
   EXPECT_EQ(name.count, 3u);
@@ -54,7 +54,7 @@ TEST(AssignmentsName, IsThatOfTheseAssignmentsAndNoOthers) {
   EXPECT_FALSE(is_named(name, {}));
 }
 
-TEST(AssignmentsName, RanksAreThereInOrderWithoutGaps) {
+TEST(AssignmentsName, RequiresRanksInOrderWithoutGaps) {
   auto assignments = some_assignments();
   std::swap(assignments[0], assignments[1]);
   EXPECT_FALSE(is_named(name_of(5, assignments), assignments));
@@ -85,7 +85,7 @@ struct AssignmentsInTheStore : ::testing::Test {
   Cluster cluster{4, 4};
 };
 
-TEST_F(AssignmentsInTheStore, AreReadByTheNextLeaderWhichGoesOn) {
+TEST_F(AssignmentsInTheStore, AreReadByTheNextLeaderWhichContinues) {
   EXPECT_EQ(cluster.assignments_asked, 0);
   cluster.change_leader();
   cluster.advance(1000);
@@ -94,24 +94,24 @@ TEST_F(AssignmentsInTheStore, AreReadByTheNextLeaderWhichGoesOn) {
   EXPECT_EQ(cluster.commits.at(0), CheckpointId(1, 8));
 }
 
-TEST_F(AssignmentsInTheStore, ALeaderThatHasYetToReadThemTellsNobodyAnything) {
+TEST_F(AssignmentsInTheStore, LeaderSendsNoDirectivesBeforeReadingThem) {
   cluster.reading_assignments = false;
   cluster.change_leader();
-  int notified = 0;
-  cluster.on_directive = [&](const Directive&) { ++notified; };
+  int directives = 0;
+  cluster.on_directive = [&](const Directive&) { ++directives; };
   const NodeId leader = *cluster.current_leader();
   cluster.advance(1000);
   cluster.snapshot_all(8);
-  EXPECT_EQ(notified, 0);
+  EXPECT_EQ(directives, 0);
   EXPECT_EQ(cluster.commits.at(0), CheckpointId(1, 7));
   cluster.reading_assignments = true;
   cluster.advance(20'000);  // far longer than a lease: nobody else runs for leader meanwhile
   EXPECT_EQ(cluster.current_leader(), leader);
-  EXPECT_GT(notified, 0);
+  EXPECT_GT(directives, 0);
   EXPECT_EQ(cluster.commits.at(0), CheckpointId(1, 8));
 }
 
-TEST_F(AssignmentsInTheStore, ThatDifferFromTheRecordsNameAreIgnored) {
+TEST_F(AssignmentsInTheStore, AreIgnoredIfTheyDifferFromTheRecordsName) {
   const auto right = cluster.assignments.at(cluster.incarnation_record().assignments);
   cluster.assignments.at(cluster.incarnation_record().assignments)[2].node = 1;
   cluster.change_leader();
@@ -124,7 +124,7 @@ TEST_F(AssignmentsInTheStore, ThatDifferFromTheRecordsNameAreIgnored) {
   EXPECT_EQ(cluster.commits.at(0), CheckpointId(1, 8));
 }
 
-TEST_F(AssignmentsInTheStore, AreThereBeforeTheRecordThatNamesThem) {
+TEST_F(AssignmentsInTheStore, AreWrittenBeforeTheRecordThatNamesThem) {
   const SwapIncarnationRecord decision = decide_halfway();
   ASSERT_EQ(decision.record.decision.verdict, Verdict::restore);
   EXPECT_TRUE(cluster.assignments.contains(decision.record.assignments));
@@ -135,7 +135,7 @@ TEST_F(AssignmentsInTheStore, AreThereBeforeTheRecordThatNamesThem) {
   EXPECT_EQ(cluster.incarnation_record().assignments, decision.record.assignments);
 }
 
-TEST_F(AssignmentsInTheStore, OfAnIncarnationThatWasNeverDecidedAreLeftAloneAndTheNextLeaderDecides) {
+TEST_F(AssignmentsInTheStore, AreKeptIfUndecidedUntilTheNextLeaderDecides) {
   const SwapIncarnationRecord decision = decide_halfway();
   ASSERT_TRUE(cluster.assignments.contains(decision.record.assignments));
   cluster.held_swaps.clear();  // the leader dies before it could write the decision
@@ -156,7 +156,7 @@ TEST_F(AssignmentsInTheStore, OfAnIncarnationThatWasNeverDecidedAreLeftAloneAndT
 }
 
 // Who led is lost with them. The job ends, and its ranks go on from what is in memory when they are started again.
-TEST_F(AssignmentsInTheStore, AreMissedByTheNextLeaderWhichOpensAnIncarnationThatRestoresWhatTheirsHasCommitted) {
+TEST_F(AssignmentsInTheStore, TheirLossEndsTheIncarnationAndTheNextRestoresItsCommit) {
   cluster.assignments.clear();
   cluster.change_leader();
   cluster.advance(10'000);
@@ -179,7 +179,7 @@ TEST_F(AssignmentsInTheStore, AreRemovedWhenALaterIncarnationHasBegun) {
   EXPECT_TRUE(cluster.assignments.contains(cluster.incarnation_record().assignments));
 }
 
-TEST_F(AssignmentsInTheStore, TellHowTheRestoredCheckpointIsCut) {
+TEST_F(AssignmentsInTheStore, SayHowTheRestoredCheckpointIsDivided) {
   Cluster shared(4, 4);
   shared.main_of = [](Rank) { return "model"; };
   shared.start_incarnation(own_node);

@@ -70,14 +70,14 @@ class RankWatchTest : public ::testing::Test {
   int news_ = 0;
 };
 
-TEST_F(RankWatchTest, ARankThatMakesItsMarksIsInNoTrouble) {
+TEST_F(RankWatchTest, RankThatMakesItsMarksIsInNoTrouble) {
   iterations(50);
   EXPECT_EQ(trouble(), "");
   ASSERT_EQ(seen_.computing_ms.size(), 1u);
   EXPECT_NEAR(seen_.computing_ms[0].second, 80, 1);
 }
 
-TEST_F(RankWatchTest, SilenceBetweenCommunicationsIsAHangInComputing) {
+TEST_F(RankWatchTest, SilenceBetweenCommunicationsCountsAsHangingInComputation) {
   iterations(10);
   pass(0.9);
   EXPECT_EQ(trouble(), "");
@@ -92,7 +92,7 @@ TEST_F(RankWatchTest, SilenceBetweenCommunicationsIsAHangInComputing) {
   EXPECT_EQ(trouble(), "");
 }
 
-TEST_F(RankWatchTest, SilenceInACommunicationIsWaiting) {
+TEST_F(RankWatchTest, SilenceInACommunicationCountsAsWaiting) {
   iterations(10);
   mark(Kind::begin, 0.04);
   pass(1.2);
@@ -100,7 +100,7 @@ TEST_F(RankWatchTest, SilenceInACommunicationIsWaiting) {
   EXPECT_EQ(standing().begun, 1u);
 }
 
-TEST_F(RankWatchTest, ARankThatWaitedLongForOthersIsInNoTroubleOnceItGoesOn) {
+TEST_F(RankWatchTest, RankIsInNoTroubleAfterALongWaitForOthers) {
   iterations(10);
   mark(Kind::begin, 0.04);
   pass(5);
@@ -109,13 +109,13 @@ TEST_F(RankWatchTest, ARankThatWaitedLongForOthersIsInNoTroubleOnceItGoesOn) {
   EXPECT_EQ(trouble(), "");
 }
 
-TEST_F(RankWatchTest, NothingIsSuspectedBeforeAPatternIsKnown) {
+TEST_F(RankWatchTest, SuspectsNothingBeforeAPatternIsKnown) {
   iterations(4);
   pass(60);
   EXPECT_EQ(trouble(), "");
 }
 
-TEST_F(RankWatchTest, ARestoreForgetsWhatWasLearned) {
+TEST_F(RankWatchTest, RestoreForgetsTheLearnedPattern) {
   iterations(10);
   watch_.joined(rank, 0);
   pass(60);
@@ -125,7 +125,7 @@ TEST_F(RankWatchTest, ARestoreForgetsWhatWasLearned) {
   EXPECT_EQ(trouble(), "");
 }
 
-TEST_F(RankWatchTest, ARankThatRestoresIsInNoTroubleWhateverItsProcessDoes) {
+TEST_F(RankWatchTest, RestoringRankIsInNoTrouble) {
   iterations(10);
   watch_.joined(rank, 0);
   rank_.process = 'T';
@@ -144,7 +144,7 @@ TEST_F(RankWatchTest, APauseSuspendsSuspicion) {
   EXPECT_EQ(trouble(), "computing");
 }
 
-TEST_F(RankWatchTest, LargerSlotsSuspendSuspicionUntilTheNextIteration) {
+TEST_F(RankWatchTest, GrowingSlotsSuspendSuspicionUntilTheNextIteration) {
   iterations(10);
   watch_.interrupted(rank, now_s_);
   pass(60);
@@ -154,7 +154,7 @@ TEST_F(RankWatchTest, LargerSlotsSuspendSuspicionUntilTheNextIteration) {
   EXPECT_EQ(trouble(), "computing");
 }
 
-TEST_F(RankWatchTest, LargerSlotsEndNoPause) {
+TEST_F(RankWatchTest, GrowingSlotsDoNotEndAPause) {
   iterations(10);
   rank_.is_paused = true;
   look();
@@ -174,7 +174,7 @@ TEST_F(RankWatchTest, LostMarksSuspendSuspicionUntilTheNextIteration) {
   EXPECT_EQ(trouble(), "computing");
 }
 
-TEST_F(RankWatchTest, AnIterationThatBeganBeforeMarksWereLostIsNotWhole) {
+TEST_F(RankWatchTest, IgnoresAnIterationInWhichMarksWereLost) {
   iterations(10);
   mark(Kind::iteration, 0.1);
   rank_.lost_marks = true;
@@ -182,7 +182,7 @@ TEST_F(RankWatchTest, AnIterationThatBeganBeforeMarksWereLostIsNotWhole) {
   EXPECT_EQ(trouble(), "");
 }
 
-TEST_F(RankWatchTest, AnAgentThatDidNotLookGivesEveryRankItsWholeTimeAgain) {
+TEST_F(RankWatchTest, PausedAgentGivesEveryRankItsFullTimeAgain) {
   iterations(10);
   now_s_ += 5;
   EXPECT_EQ(trouble(), "");
@@ -192,7 +192,7 @@ TEST_F(RankWatchTest, AnAgentThatDidNotLookGivesEveryRankItsWholeTimeAgain) {
   EXPECT_EQ(trouble(), "computing");
 }
 
-TEST_F(RankWatchTest, AStoppedProcessIsNamedOnceTheStopHasLasted) {
+TEST_F(RankWatchTest, NamesAStoppedProcessAfterAWhile) {
   for (const char state : {'T', 't'}) {
     iterations(10);
     rank_.process = state;
@@ -207,7 +207,7 @@ TEST_F(RankWatchTest, AStoppedProcessIsNamedOnceTheStopHasLasted) {
   }
 }
 
-TEST_F(RankWatchTest, SeveralShortStopsAreNoStop) {
+TEST_F(RankWatchTest, ShortStopsDoNotAddUp) {
   iterations(10);
   for (int i = 0; i < 5; ++i) {
     rank_.process = 'T';
@@ -218,7 +218,7 @@ TEST_F(RankWatchTest, SeveralShortStopsAreNoStop) {
   }
 }
 
-TEST_F(RankWatchTest, AStopDuringTheAgentsOwnCountsFromItsEnd) {
+TEST_F(RankWatchTest, StopDuringTheAgentsPauseCountsFromThePausesEnd) {
   iterations(10);
   rank_.process = 'T';
   look();
@@ -229,7 +229,7 @@ TEST_F(RankWatchTest, AStopDuringTheAgentsOwnCountsFromItsEnd) {
   EXPECT_EQ(trouble(), "stopped");
 }
 
-TEST_F(RankWatchTest, ADeadRankIsNamedUntilItHasANewTrainer) {
+TEST_F(RankWatchTest, NamesADeadRankUntilItHasANewTrainer) {
   iterations(10);
   die();
   pass(10);
@@ -240,14 +240,14 @@ TEST_F(RankWatchTest, ADeadRankIsNamedUntilItHasANewTrainer) {
   EXPECT_EQ(trouble(), "");
 }
 
-TEST_F(RankWatchTest, AClosedEngineIsWatchedNoMore) {
+TEST_F(RankWatchTest, StopsWatchingAClosedEngine) {
   iterations(10);
   watch_.remove(rank);
   pass(10);
   EXPECT_EQ(trouble(), "");
 }
 
-TEST_F(RankWatchTest, TimesAloneAreNoNews) {
+TEST_F(RankWatchTest, TimesAloneDoNotChangeTheFinding) {
   iterations(10);
   die();
   news_ = 0;

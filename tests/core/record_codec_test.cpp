@@ -35,7 +35,7 @@ AssignmentsRecord some_assignments() {
   return record;
 }
 
-TEST(RecordCodec, RecordsComeBackAsTheyWere) {
+TEST(RecordCodec, DecodesRecordsAsEncoded) {
   EXPECT_EQ(incarnation_record(to_text(some_record())), some_record());
   EXPECT_EQ(incarnation_record(to_text(IncarnationRecord{})), IncarnationRecord{});
   const LeaderRecord leader{7, 3, 1234};
@@ -51,7 +51,7 @@ TEST(RecordCodec, TextsThatAreNotUtf8CanBeWritten) {
   EXPECT_TRUE(incarnation_record(to_text(original)));
 }
 
-TEST(RecordCodec, WhatIsNoRecordIsRefused) {
+TEST(RecordCodec, RefusesTextsThatAreNoRecord) {
   for (const char* text :
        {"", "null", "[]", "{}", "12", "{\"epoch\": 1, \"node\": 2}", "{\"epoch\": -1, \"node\": 2, \"heartbeat\": 3}",
         "{\"epoch\": 1, \"node\": 4294967296, \"heartbeat\": 3}", "{\"epoch\": 1.5, \"node\": 2, \"heartbeat\": 3}",
@@ -72,7 +72,7 @@ TEST(RecordCodec, EveryPrefixOfARecordIsRefused) {
     EXPECT_EQ(assignments_record(assignments.substr(0, length)), std::nullopt) << length;
 }
 
-TEST(RecordCodec, AssignmentsNamePlainShardsAndPartsThatThereMayBe) {
+TEST(RecordCodec, AcceptsOnlyPossibleShardsAndPartsInAssignments) {
   const auto with = [](const std::function<void(RankAssignment&)>& change) {
     auto record = some_assignments();
     change(record.assignments[3]);
@@ -88,7 +88,7 @@ TEST(RecordCodec, AssignmentsNamePlainShardsAndPartsThatThereMayBe) {
   EXPECT_FALSE(with([](auto& assignment) { assignment.takes = {{"rank7", 0}}; }));
 }
 
-TEST(RecordCodec, AsManyAssignmentsAsARecordHasFitIntoItWithTheLongestNames) {
+TEST(RecordCodec, FullRecordOfAssignmentsFitsWithTheLongestNames) {
   const RankAssignment longest{UINT32_MAX,           UINT32_MAX - 1,       UINT64_MAX, std::string(256, 'd'),
                                std::string(64, 'm'), std::string(64, 'p'), parts_max};
   const AssignmentsRecord record{std::vector(assignments_per_record, longest)};
@@ -99,7 +99,7 @@ TEST(RecordCodec, AsManyAssignmentsAsARecordHasFitIntoItWithTheLongestNames) {
   EXPECT_LE(to_text(smaller).size(), coord::value_bytes_max);
 }
 
-TEST(RecordCodec, KeysOfAssignmentsTellTheirIncarnationAndNoOtherKeysDo) {
+TEST(RecordCodec, ReadsTheIncarnationOnlyFromKeysOfAssignments) {
   const std::string key = assignments_key({7, 100'000, UINT64_MAX}, 97);
   EXPECT_TRUE(coord::is_key(key)) << key;
   EXPECT_GE(key, coord::unwatched_from);
@@ -125,7 +125,7 @@ TEST(RecordCodec, UnknownVerdictsAndImpossibleCheckpointsAreRefused) {
             std::nullopt);
 }
 
-TEST(RecordCodec, AnIncarnationThatBeganHasAnAssignmentForEveryRankAndAPlacementThatThereIs) {
+TEST(RecordCodec, RequiresAssignmentsAndAPlacementOfABegunIncarnation) {
   const auto with = [](const std::function<void(IncarnationRecord&)>& change) {
     auto original = some_record();
     original.decision.verdict = Verdict::fresh;

@@ -24,7 +24,7 @@ Groups groups_of(std::size_t nodes, const std::vector<Report>& present, NodeId l
   return {nodes, borrowed, leader_node};
 }
 
-TEST(Groups, TheLowestNodeThatIsPresentIsRelayOfItsGroup) {
+TEST(Groups, LowestPresentNodeIsTheGroupsRelay) {
   const auto present = reports_of({2, 3, 5, 6, 7, 8});
   const Groups groups = groups_of(9, present, 8);  // of four
   for (const NodeId node : {1u, 5u}) EXPECT_EQ(groups.relay_of(node), 5u) << node;
@@ -32,7 +32,7 @@ TEST(Groups, TheLowestNodeThatIsPresentIsRelayOfItsGroup) {
   for (const NodeId node : {3u, 7u}) EXPECT_EQ(groups.relay_of(node), 3u) << node;
 }
 
-TEST(Groups, TheLeaderIsNoRelayAndHasNone) {
+TEST(Groups, LeaderIsNoRelayAndHasNone) {
   const auto present = reports_of({0, 1, 2, 3, 4, 8});
   const Groups groups = groups_of(9, present, 0);
   EXPECT_EQ(groups.relay_of(0), no_node);
@@ -41,7 +41,7 @@ TEST(Groups, TheLeaderIsNoRelayAndHasNone) {
 }
 
 // Numbered one after the other, or as names get their numbers: most of them close together, and the others far apart.
-TEST(Groups, AreAsManyAsTheyAreLong) {
+TEST(Groups, NumberAndSizeGrowAsTheSquareRootOfNodes) {
   std::mt19937 random(7);
   for (const NodeId nodes : {64u, 100u, 1000u, 10'000u}) {
     for (const bool have_gaps : {false, true}) {
@@ -114,7 +114,7 @@ struct RelayBatches : testing::Test {
   std::uint64_t said = 0;
 };
 
-TEST_F(RelayBatches, PassesOnWhatCameWithinAWhileAsItWas) {
+TEST_F(RelayBatches, PassOnReportsOfAShortTimeUnchanged) {
   relay.follow(leader_node, here);
   EXPECT_TRUE(is_acknowledged(give(2, report_of(2, 5, 3), 100), 2));
   EXPECT_TRUE(is_acknowledged(give(3, report_of(3, 9), 110), 3));
@@ -136,20 +136,20 @@ TEST_F(RelayBatches, PassOnTheNewestReportOfEachNode) {
   EXPECT_EQ(std::get<Send>(reconcile(125).front()).message, Message(ReportBatch{{report_of(2, 7, 2)}}));
 }
 
-TEST_F(RelayBatches, ItsOwnReportTravelsInTheBatch) {
+TEST_F(RelayBatches, HoldTheRelaysOwnReport) {
   relay.follow(leader_node, here);
   EXPECT_EQ(say(100), no_node);
   EXPECT_EQ(std::get<Send>(reconcile(125).front()).message, Message(ReportBatch{{report_of(here, 1)}}));
 }
 
-TEST_F(RelayBatches, IsBounded) {
+TEST_F(RelayBatches, AreBounded) {
   relay.follow(leader_node, here);
   give(2, report_of(2, 1, batch_max / 2), 100);
   const Effects effects = give(3, report_of(3, 1, batch_max / 2), 100);
   EXPECT_EQ(std::get<ReportBatch>(std::get<Send>(effects.back()).message).reports.size(), 2u);
 }
 
-TEST_F(RelayBatches, OneThatTheLeaderDidNotNameTakesNothing) {
+TEST_F(RelayBatches, UnnamedRelayAcceptsNoReports) {
   relay.follow(leader_node, no_node);
   EXPECT_TRUE(give(2, report_of(2, 1), 100).empty());
   relay.follow(leader_node, 3);
@@ -157,7 +157,7 @@ TEST_F(RelayBatches, OneThatTheLeaderDidNotNameTakesNothing) {
   EXPECT_EQ(relay.reconcile_wanted_at(), std::nullopt);
 }
 
-TEST_F(RelayBatches, OneThatTheLeaderDoesNotAcknowledgeTakesNothing) {
+TEST_F(RelayBatches, UnacknowledgedRelayAcceptsNoReports) {
   relay.follow(leader_node, here);
   give(2, report_of(2, 1), 100);
   reconcile(125);
@@ -171,7 +171,7 @@ TEST_F(RelayBatches, OneThatTheLeaderDoesNotAcknowledgeTakesNothing) {
 }
 
 // Its own reports show when the way is open again.
-TEST_F(RelayBatches, OneThatIsCutOffKeepsTrying) {
+TEST_F(RelayBatches, IsolatedRelayKeepsReporting) {
   relay.follow(leader_node, here);
   say(100);
   reconcile(125);
@@ -182,7 +182,7 @@ TEST_F(RelayBatches, OneThatIsCutOffKeepsTrying) {
   EXPECT_TRUE(is_acknowledged(give(2, report_of(2, 2), 2030), 2));
 }
 
-TEST_F(RelayBatches, AMemberReportsToItsRelayWhileThatAcknowledges) {
+TEST_F(RelayBatches, MemberReportsToItsRelayWhileItAcknowledges) {
   relay.follow(leader_node, 3);
   for (TimeMs now = 0; now < 5000; now += 250) {
     EXPECT_EQ(say(now), 3u) << now;
@@ -190,7 +190,7 @@ TEST_F(RelayBatches, AMemberReportsToItsRelayWhileThatAcknowledges) {
   }
 }
 
-TEST_F(RelayBatches, AMemberWhoseRelayIsSilentReportsToTheLeaderForAWhile) {
+TEST_F(RelayBatches, MemberOfASilentRelayReportsToTheLeaderForAWhile) {
   relay.follow(leader_node, 3);
   EXPECT_EQ(say(0), 3u);
   EXPECT_EQ(say(250), 3u);
@@ -201,7 +201,7 @@ TEST_F(RelayBatches, AMemberWhoseRelayIsSilentReportsToTheLeaderForAWhile) {
   EXPECT_EQ(say(11'000), leader_node);
 }
 
-TEST_F(RelayBatches, AMemberTriesAnotherRelayAtOnce) {
+TEST_F(RelayBatches, MemberUsesANewRelayImmediately) {
   relay.follow(leader_node, 3);
   say(0);
   EXPECT_EQ(say(500), leader_node);
@@ -211,7 +211,7 @@ TEST_F(RelayBatches, AMemberTriesAnotherRelayAtOnce) {
   EXPECT_EQ(say(520), leader_node);
 }
 
-TEST_F(RelayBatches, ANewLeaderHasItsTimeToAnswer) {
+TEST_F(RelayBatches, NewLeaderHasTimeToAnswer) {
   relay.follow(leader_node, here);
   say(0);
   reconcile(25);
@@ -219,7 +219,7 @@ TEST_F(RelayBatches, ANewLeaderHasItsTimeToAnswer) {
   EXPECT_TRUE(is_acknowledged(give(2, report_of(2, 1), 1000), 2));
 }
 
-TEST_F(RelayBatches, HandsOnWhatIsForOthers) {
+TEST_F(RelayBatches, ForwardDirectivesForOtherNodes) {
   Directive directive;
   directive.epoch = 7;
   Effects effects;
@@ -277,7 +277,7 @@ struct RelayedJob : testing::Test {
   std::map<std::pair<NodeId, NodeId>, int> reports, batches;
 };
 
-TEST_F(RelayedJob, TheLeaderHearsRelaysAlone) {
+TEST_F(RelayedJob, OnlyRelaysReportToTheLeader) {
   ASSERT_EQ(cluster.current_leader(), 0u);
   for (int i = 0; i < 3; ++i) commits();
   for (const auto& [way, count] : reports) EXPECT_NE(way.second, 0u) << "by node " << way.first;
@@ -286,7 +286,7 @@ TEST_F(RelayedJob, TheLeaderHearsRelaysAlone) {
   for (const NodeId relay : {1u, 2u, 3u, 4u}) EXPECT_TRUE((batches.contains({relay, 0}))) << relay;
 }
 
-TEST_F(RelayedJob, RestoresWhatWasCommitted) {
+TEST_F(RelayedJob, RestoresTheCommit) {
   commits();
   cluster.lose(6);
   cluster.boot(6);
@@ -297,7 +297,7 @@ TEST_F(RelayedJob, RestoresWhatWasCommitted) {
   for (const auto& [rank, ready] : cluster.ready) EXPECT_EQ(ready.decision.checkpoint, CheckpointId(1, 1)) << rank;
 }
 
-TEST_F(RelayedJob, ARelayDiesInTheMiddleOfACommitAndNobodyElseIsMissed) {
+TEST_F(RelayedJob, OnlyTheRelayIsMissedIfItDiesDuringACommit) {
   for (Rank rank = 0; rank < 5; ++rank) cluster.snapshot(rank, 1);
   cluster.lose(2);
   for (Rank rank = 5; rank < ranks; ++rank) cluster.snapshot(rank, 1);
@@ -319,7 +319,7 @@ TEST_F(RelayedJob, ARelayDiesInTheMiddleOfACommitAndNobodyElseIsMissed) {
   commits();
 }
 
-TEST_F(RelayedJob, AMemberThatDiesIsMissedAsSoonAsOneWithoutARelay) {
+TEST_F(RelayedJob, DeadMemberIsMissedAsSoonAsWithoutARelay) {
   const Config config;
   cluster.lose(6);
   stays_present({0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12}, config.node_timeout_ms + 3 * config.report_ms);
@@ -328,7 +328,7 @@ TEST_F(RelayedJob, AMemberThatDiesIsMissedAsSoonAsOneWithoutARelay) {
   EXPECT_EQ(cluster.changes[0].node, 6u);
 }
 
-TEST_F(RelayedJob, AMemberThatIsCutOffFromItsRelayInEitherDirectionIsHeardByTheLeader) {
+TEST_F(RelayedJob, LeaderHearsAMemberCutOffFromItsRelay) {
   for (const auto& cut : {std::pair<NodeId, NodeId>{6, 2}, {2, 6}}) {
     cluster.cut = {cut};
     stays_present({2, 6, 10}, 13'000);  // in which it tries the relay again
@@ -342,7 +342,7 @@ TEST_F(RelayedJob, AMemberThatIsCutOffFromItsRelayInEitherDirectionIsHeardByTheL
   }
 }
 
-TEST_F(RelayedJob, TheMembersOfARelayThatIsCutOffFromTheLeaderInEitherDirectionAreHeard) {
+TEST_F(RelayedJob, LeaderHearsMembersOfARelayThatIsCutOff) {
   for (const auto& cut : {std::pair<NodeId, NodeId>{0, 2}, {2, 0}}) {
     cluster.cut = {cut};
     stays_present({6, 10}, 13'000);
@@ -354,7 +354,7 @@ TEST_F(RelayedJob, TheMembersOfARelayThatIsCutOffFromTheLeaderInEitherDirectionA
 }
 
 // Node 6 has taken over; the leader names node 2 again, and node 6 does not hear of it.
-TEST_F(RelayedJob, TwoNodesThatTakeThemselvesForARelayDoNoHarm) {
+TEST_F(RelayedJob, ToleratesTwoRelaysOfOneGroup) {
   cluster.stop(2);
   cluster.advance(5000);
   cluster.resume(2);
@@ -369,7 +369,7 @@ TEST_F(RelayedJob, TwoNodesThatTakeThemselvesForARelayDoNoHarm) {
   commits();
 }
 
-TEST_F(RelayedJob, BatchesMayBeLostRepeatedAndOvertaken) {
+TEST_F(RelayedJob, ToleratesLostRepeatedAndReorderedBatches) {
   int count = 0;
   std::map<std::pair<NodeId, NodeId>, Message> held;
   cluster.arrives = [&](NodeId from, const Send& send) {
@@ -399,7 +399,7 @@ TEST_F(RelayedJob, BatchesMayBeLostRepeatedAndOvertaken) {
   EXPECT_TRUE(cluster.changes.empty());
 }
 
-TEST_F(RelayedJob, ABatchThatComesLateTakesNothingBack) {
+TEST_F(RelayedJob, LateBatchDoesNotReplaceNewerReports) {
   std::optional<ReportBatch> early;
   std::uint32_t fewest = UINT32_MAX;
   cluster.arrives = [&](NodeId from, const Send& send) {
@@ -420,7 +420,7 @@ TEST_F(RelayedJob, ABatchThatComesLateTakesNothingBack) {
   EXPECT_EQ(fewest, 2u);
 }
 
-TEST_F(RelayedJob, ANewLeaderHearsEverybodyAndNamesRelaysOfItsOwn) {
+TEST_F(RelayedJob, NewLeaderHearsAllNodesAndNamesItsOwnRelays) {
   commits();
   cluster.change_leader();
   const NodeId leader = *cluster.current_leader();
@@ -435,7 +435,7 @@ TEST_F(RelayedJob, ANewLeaderHearsEverybodyAndNamesRelaysOfItsOwn) {
   commits();
 }
 
-TEST_F(RelayedJob, ADirectiveOfAnOlderEpochIsNotObeyedWhoeverBringsIt) {
+TEST_F(RelayedJob, IgnoresRelayedDirectivesOfAnOlderEpoch) {
   commits();
   Directive old;
   old.epoch = cluster.status(6).epoch - 1;
@@ -445,7 +445,7 @@ TEST_F(RelayedJob, ADirectiveOfAnOlderEpochIsNotObeyedWhoeverBringsIt) {
   EXPECT_EQ(cluster.status(6).incarnation, 1u);
 }
 
-TEST_F(RelayedJob, FewNodesNeedNone) {
+TEST_F(RelayedJob, FewNodesNeedNoRelay) {
   Cluster few(3, 3);
   int batches_sent = 0;
   few.arrives = [&](NodeId, const Send& send) {

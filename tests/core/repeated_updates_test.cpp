@@ -34,7 +34,7 @@ class RepeatedUpdatesTest : public ::testing::Test {
   RepeatedUpdates updates_;
 };
 
-TEST_F(RepeatedUpdatesTest, TheNewestEarlierCheckpointOfTheIncarnationIsTheBase) {
+TEST_F(RepeatedUpdatesTest, ChoosesTheIncarnationsNewestEarlierCheckpointAsBase) {
   hold(0, {5, 69});
   hold(1, {5, 70});
   hold(2, {5, 71});
@@ -43,14 +43,14 @@ TEST_F(RepeatedUpdatesTest, TheNewestEarlierCheckpointOfTheIncarnationIsTheBase)
   EXPECT_EQ(base_slot(order({6, 1}, 2)), -1);
 }
 
-TEST_F(RepeatedUpdatesTest, NoBaseIsOfAnotherSizeOrInTheSlotThatIsFilled) {
+TEST_F(RepeatedUpdatesTest, ChoosesNoBaseOfAnotherSizeOrInTheTargetSlot) {
   hold(0, {5, 70}, piece_length_bytes + 1);
   hold(1, {5, 70});
   EXPECT_EQ(base_slot(order({5, 71}, 1)), -1);
   EXPECT_EQ(base_slot(order({5, 71}, 0)), 1);
 }
 
-TEST_F(RepeatedUpdatesTest, OnlyCopiesOfMainShardsForWhichNobodyWaitsAreCandidates) {
+TEST_F(RepeatedUpdatesTest, ConsidersOnlyCopiesOfMainShardsThatAreNotUrgent) {
   hold(1, {5, 70});
   StartFetch fetch = order({5, 71}, 0);
   EXPECT_TRUE(updates_.choose(fetch, false, held_).is_candidate);
@@ -66,7 +66,7 @@ TEST_F(RepeatedUpdatesTest, OnlyCopiesOfMainShardsForWhichNobodyWaitsAreCandidat
   EXPECT_FALSE(updates_.choose(fetch, false, held_).is_candidate);
 }
 
-TEST_F(RepeatedUpdatesTest, AfterThreeInARowInVainNoMoreOfTheShardAreRepeated) {
+TEST_F(RepeatedUpdatesTest, StopsRepeatingAfterThreeFailuresInARow) {
   hold(1, {5, 70});
   const StartFetch fetch = order({5, 71}, 0);
   EXPECT_FALSE(updates_.ended("rank1", RepeatEnd::unequal));
@@ -84,13 +84,13 @@ TEST_F(RepeatedUpdatesTest, AfterThreeInARowInVainNoMoreOfTheShardAreRepeated) {
   EXPECT_TRUE(updates_.choose(fetch, false, held_).is_candidate) << "it counts as one that was not repeated";
 }
 
-TEST_F(RepeatedUpdatesTest, OnlyTheOwnersDigestsLetTheResultCount) {
+TEST_F(RepeatedUpdatesTest, AcceptsAResultOnlyIfTheOwnersDigestsMatch) {
   EXPECT_EQ(judge_repeated(true, true), RepeatEnd::equal);
   EXPECT_EQ(judge_repeated(false, true), RepeatEnd::unequal);
   EXPECT_EQ(judge_repeated(false, false), RepeatEnd::damaged);
 }
 
-TEST_F(RepeatedUpdatesTest, TheGradientsMustLeadFromWhatTheNodeHasToThePiece) {
+TEST_F(RepeatedUpdatesTest, RequiresGradientsThatLeadFromTheBaseToThePiece) {
   const PieceShape before{{5, 70}, piece_length_bytes, 7}, after{{5, 71}, piece_length_bytes, 7};
   EXPECT_EQ(why_not_repeated({5, 70}, after, after, before), "");
   EXPECT_NE(why_not_repeated({5, 69}, after, after, before), "");

@@ -8,7 +8,7 @@ namespace ckpt::core {
 namespace {
 
 // Each member but the leader is cut off until it is replaced, and comes back while the store is slow to say so.
-TEST(CommitsWithAReplacement, WaitForTheMemberThatIsBackToHaveItsPlaceAgain) {
+TEST(CommitsWithAReplacement, WaitUntilTheReturnedMemberHasItsPlaceAgain) {
   for (NodeId away = 0; away < 4; ++away) {
     Cluster cluster(4, 4);
     cluster.standbys = {4};

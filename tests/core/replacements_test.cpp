@@ -13,7 +13,7 @@ RankAssignment assignment(NodeId node, const std::string& domain = "") {
 }
 StandbyNode standby(NodeId node, const std::string& domain = "") { return {{node, 100 + node}, domain}; }
 
-TEST(ChoosingReplacements, GivesEveryLostNodeOneAsLongAsThereAreSome) {
+TEST(ChoosingReplacements, ReplacesEveryLostNodeWhileStandbysLast) {
   const auto chosen = choose_replacements({}, {assignment(1), assignment(2), assignment(3)}, {standby(8), standby(9)});
   ASSERT_EQ(chosen.size(), 2u);
   EXPECT_EQ(chosen[0].lost, 1u);
@@ -21,11 +21,11 @@ TEST(ChoosingReplacements, GivesEveryLostNodeOneAsLongAsThereAreSome) {
   EXPECT_NE(chosen[0].by, chosen[1].by);
 }
 
-TEST(ChoosingReplacements, GivesANodeOfSeveralRanksOne) {
+TEST(ChoosingReplacements, ReplacesANodeOfSeveralRanksByOneStandby) {
   EXPECT_EQ(choose_replacements({}, {assignment(1), assignment(1)}, {standby(8), standby(9)}).size(), 1u);
 }
 
-TEST(ChoosingReplacements, KeepsTheOnesThereAre) {
+TEST(ChoosingReplacements, KeepsExistingReplacements) {
   const std::vector<Replacement> before{{2, {9, 109}}};
   const auto chosen = choose_replacements(before, {assignment(1), assignment(2)}, {standby(8), standby(9)});
   ASSERT_EQ(chosen.size(), 2u);
@@ -33,18 +33,18 @@ TEST(ChoosingReplacements, KeepsTheOnesThereAre) {
   EXPECT_EQ(chosen[1], (Replacement{1, {8, 108}}));
 }
 
-TEST(ChoosingReplacements, EndsWhenTheLostNodeIsBack) {
+TEST(ChoosingReplacements, EndsTheReplacementWhenTheLostNodeReturns) {
   EXPECT_TRUE(choose_replacements({{2, {9, 109}}}, {}, {standby(9)}).empty());
 }
 
-TEST(ChoosingReplacements, ReplacesOneThatIsGoneOrLostItsMemory) {
+TEST(ChoosingReplacements, ReplacesAReplacementThatIsGoneOrLostItsMemory) {
   EXPECT_EQ(choose_replacements({{2, {9, 109}}}, {assignment(2)}, {standby(8)}),
             (std::vector<Replacement>{{2, {8, 108}}}));
   EXPECT_EQ(choose_replacements({{2, {9, 5}}}, {assignment(2)}, {standby(9)}),
             (std::vector<Replacement>{{2, {9, 109}}}));
 }
 
-TEST(ChoosingReplacements, KeepsAnAbsentOneWhereNobodyIsFreeToReplaceIt) {
+TEST(ChoosingReplacements, KeepsAnAbsentReplacementIfNoStandbyIsFree) {
   const std::vector<Replacement> before{{2, {9, 109}}};
   EXPECT_EQ(choose_replacements(before, {assignment(2)}, {}), before);
   EXPECT_EQ(choose_replacements(before, {assignment(1), assignment(2)}, {standby(8)}).size(), 2u);
@@ -68,7 +68,7 @@ std::vector<std::string> names(const IncarnationPlacement::Tasks& tasks, bool Ro
   return names;
 }
 
-TEST(IncarnationPlacement, AreTheReplacementsWhileItIsThereAndTheMembersAgainAfterwards) {
+TEST(IncarnationPlacement, GivesTheReplacementTheMembersPlacesAndTakesThemBack) {
   IncarnationRecord incarnation_record;
   std::vector<RankAssignment> assignments;
   for (Rank rank = 0; rank < 4; ++rank)
@@ -106,8 +106,8 @@ class Replacements : public ::testing::Test {
                        [&](const PieceInfo& piece) { return piece.shard == shard; });
   }
   bool was_notified(Change change, NodeId node, NodeId by = no_node) {
-    return std::any_of(cluster_.changes.begin(), cluster_.changes.end(), [&](const MemberChanged& notified) {
-      return notified.change == change && notified.node == node && notified.by == by;
+    return std::any_of(cluster_.changes.begin(), cluster_.changes.end(), [&](const MemberChanged& changed) {
+      return changed.change == change && changed.node == node && changed.by == by;
     });
   }
   void cut_off(NodeId lost) {
@@ -135,7 +135,7 @@ TEST_F(Replacements, BringTheCopiesBackBeforeTheJobStartsAgain) {
 }
 
 // The next leader has not seen the checkpoint whole, and hears from others that it was committed.
-TEST_F(Replacements, BringTheCopiesBackWhereTheLostNodeLed) {
+TEST_F(Replacements, BringTheCopiesBackIfTheLostNodeLed) {
   start(1);
   const NodeId lost = *cluster_.current_leader();
   ASSERT_LT(lost, 4u);
@@ -148,7 +148,7 @@ TEST_F(Replacements, BringTheCopiesBackWhereTheLostNodeLed) {
 }
 
 // The lease that ran out counts for the silence.
-TEST_F(Replacements, AreCalledForWithin3SecondsWhereTheLostNodeLed) {
+TEST_F(Replacements, AreRequestedWithin3SecondsIfTheLostNodeLed) {
   start(1);
   const NodeId lost = *cluster_.current_leader();
   cluster_.lose(lost);
@@ -157,14 +157,14 @@ TEST_F(Replacements, AreCalledForWithin3SecondsWhereTheLostNodeLed) {
   EXPECT_TRUE(was_notified(Change::replaced, lost, 4));
 }
 
-TEST_F(Replacements, AreNotCalledForWhereTheFormerLeaderLivesAndOnlyItsLeaseRanOut) {
+TEST_F(Replacements, AreNotRequestedIfOnlyTheLeadersLeaseExpired) {
   start(1);
   cluster_.change_leader();
   cluster_.advance(10'000);
   EXPECT_TRUE(cluster_.changes.empty());
 }
 
-TEST_F(Replacements, AreNotCalledForEarlyWhereAnotherNodeThanTheFormerLeaderWasNotHeardYet) {
+TEST_F(Replacements, AreNotRequestedEarlyIfAnotherNodeIsAlsoSilent) {
   start(2);
   const NodeId former = *cluster_.current_leader();
   const NodeId other = former == 3 ? 2 : 3;
@@ -179,14 +179,14 @@ TEST_F(Replacements, AreNotCalledForEarlyWhereAnotherNodeThanTheFormerLeaderWasN
 }
 
 // Nobody was heard before it could tell anybody anything, and that was late.
-TEST_F(Replacements, AreNotCalledForByALeaderThatLeadsLate) {
+TEST_F(Replacements, AreNotRequestedByALeaderThatWasElectedLate) {
   start(1);
   cluster_.swapping = false;
   cluster_.lose(*cluster_.current_leader());
   cluster_.advance(20'000);
   cluster_.changes.clear();
   cluster_.release_swaps();
-  for (const MemberChanged& notified : cluster_.changes) EXPECT_NE(notified.change, Change::lost) << notified.node;
+  for (const MemberChanged& changed : cluster_.changes) EXPECT_NE(changed.change, Change::lost) << changed.node;
 }
 
 TEST_F(Replacements, LetTheLostNodesRankRestoreFromItsOwnMemory) {
@@ -225,7 +225,7 @@ TEST_F(Replacements, LeaveWhenTheLostNodeComesBack) {
 }
 
 // Node 2's own copies are behind; it would bear witness against a commit that the replacement has made possible.
-TEST_F(Replacements, HelpToCommitNothingNew) {
+TEST_F(Replacements, DoNotHelpToCommitNewCheckpoints) {
   start(1);
   cluster_.fetching = false;
   cluster_.snapshot_all(8);
@@ -242,7 +242,7 @@ TEST_F(Replacements, HelpToCommitNothingNew) {
   EXPECT_TRUE(cluster_.incarnation_record().replacements.empty());
 }
 
-TEST_F(Replacements, TakeThePlaceOfANodeThatCameBackWithoutItsMemory) {
+TEST_F(Replacements, ReplaceANodeThatReturnedWithoutItsMemory) {
   start(1);
   cluster_.boot(2);  // at once, under its old name
   cluster_.advance(6000);
@@ -252,7 +252,7 @@ TEST_F(Replacements, TakeThePlaceOfANodeThatCameBackWithoutItsMemory) {
   EXPECT_FALSE(was_notified(Change::returned, 2));
 }
 
-TEST_F(Replacements, MayBeTheMachineThatCameBackWithoutItsMemory) {
+TEST_F(Replacements, MayBeTheSameMachineReturnedWithoutItsMemory) {
   start(0);
   cluster_.lose(2);
   cluster_.advance(1000);
@@ -264,7 +264,7 @@ TEST_F(Replacements, MayBeTheMachineThatCameBackWithoutItsMemory) {
   EXPECT_TRUE(holds(2, main_shard(2)));
 }
 
-TEST_F(Replacements, AreAskedForAfterTheJobHasGoneOnAtOnce) {
+TEST_F(Replacements, AreRequestedForAMemberLostJustBeforeARestart) {
   start(0);
   cluster_.lose(2);
   cluster_.start_incarnation([](Rank rank) { return rank == 2 ? 3 : rank; });
@@ -274,7 +274,7 @@ TEST_F(Replacements, AreAskedForAfterTheJobHasGoneOnAtOnce) {
   EXPECT_TRUE(was_notified(Change::released, 2));
 }
 
-TEST_F(Replacements, LeadTheJobOnlyWhereNobodyElseDoes) {
+TEST_F(Replacements, LeadTheJobOnlyIfNoOtherNodeDoes) {
   for (NodeId node = 0; node < 4; ++node) cluster_.lose(node);
   cluster_.standbys.insert(0);
   for (NodeId node = 0; node < 4; ++node) cluster_.boot(node);
@@ -282,7 +282,7 @@ TEST_F(Replacements, LeadTheJobOnlyWhereNobodyElseDoes) {
   EXPECT_NE(*cluster_.current_leader(), 0u);
 }
 
-TEST_F(Replacements, GiveWayToAnotherWhenTheyAreLostThemselves) {
+TEST_F(Replacements, AreReplacedWhenTheyAreLost) {
   start(2);
   cluster_.lose(2);
   cluster_.advance(6000);
@@ -307,7 +307,7 @@ TEST_F(Replacements, SurviveAChangeOfLeader) {
 
 // Its node holds the last copies. State is not told to be lost before nodes had time to answer. Where something older
 // could be restored meanwhile, a rule of its own awaits the replacement: see absent_replacement_test.cpp.
-TEST_F(Replacements, HaveTimeToAnswerBeforeWhatTheyAloneHoldIsLost) {
+TEST_F(Replacements, HaveTimeToAnswerBeforeTheirStateIsDeclaredLost) {
   start(1);
   cluster_.lose(2);
   cluster_.advance(6000);
@@ -328,7 +328,7 @@ TEST_F(Replacements, HaveTimeToAnswerBeforeWhatTheyAloneHoldIsLost) {
   for (const auto& [rank, ready] : cluster_.ready) EXPECT_EQ(ready.decision.checkpoint, CheckpointId(1, 7)) << rank;
 }
 
-TEST_F(Replacements, AreNotTakenFromNodesThatDoNotStandBy) {
+TEST_F(Replacements, AreChosenOnlyFromStandbyNodes) {
   cluster_.boot(4);
   start(0);
   cluster_.lose(2);
@@ -339,7 +339,7 @@ TEST_F(Replacements, AreNotTakenFromNodesThatDoNotStandBy) {
 }
 
 // It sees nobody any more, and neither it nor the others have gone.
-TEST_F(Replacements, AreNotCalledForByALeaderThatIsCutOffItself) {
+TEST_F(Replacements, AreNotRequestedByAnIsolatedLeader) {
   start(1);
   const NodeId old = *cluster_.current_leader();
   cut_off(old);
@@ -347,7 +347,7 @@ TEST_F(Replacements, AreNotCalledForByALeaderThatIsCutOffItself) {
   for (NodeId node = 0; node < 4; ++node) EXPECT_EQ(was_notified(Change::lost, node), node == old) << node;
 }
 
-TEST_F(Replacements, AreNotCalledForByALeaderThatWasStoppedItself) {
+TEST_F(Replacements, AreNotRequestedByALeaderThatWasStopped) {
   start(1);
   const NodeId old = *cluster_.current_leader();
   cluster_.stop(old);
@@ -356,11 +356,11 @@ TEST_F(Replacements, AreNotCalledForByALeaderThatWasStoppedItself) {
   cluster_.changes.clear();
   cluster_.resume(old);
   cluster_.advance(3'000);
-  for (const MemberChanged& notified : cluster_.changes) EXPECT_NE(notified.change, Change::lost) << notified.node;
+  for (const MemberChanged& changed : cluster_.changes) EXPECT_NE(changed.change, Change::lost) << changed.node;
 }
 
 // It draws its conclusions a second apart then; that is no pause in which it did not listen.
-TEST_F(Replacements, AreCalledForByALeaderThatHearsOfVeryManyPieces) {
+TEST_F(Replacements, AreRequestedByALeaderWithVeryManyPieces) {
   cluster_.configure = [](Config& config) {
     config.node_timeout_ms = 1500;
     config.pieces_per_ms = 1;
@@ -383,7 +383,7 @@ TEST_F(Replacements, AreCalledForByALeaderThatHearsOfVeryManyPieces) {
   EXPECT_EQ(cluster_.incarnation_record().replacements.size(), 1u);
 }
 
-TEST_F(Replacements, AreCalledForWhenALeaderIsTheLastOneLeft) {
+TEST_F(Replacements, AreRequestedByALeaderThatIsTheLastNodeLeft) {
   start(0);
   for (NodeId node = 0; node < 4; ++node) {
     if (node != *cluster_.current_leader()) cluster_.lose(node);
@@ -393,23 +393,23 @@ TEST_F(Replacements, AreCalledForWhenALeaderIsTheLastOneLeft) {
 }
 
 // What is found out in arranging them is told each time.
-TEST_F(Replacements, ChangeNothingInHowTheIncarnationsPlacesWereArranged) {
+TEST_F(Replacements, KeepTheIncarnationsPlacement) {
   for (NodeId node = 0; node < 4; ++node) {
     cluster_.domains[node] = node == 3 ? "rack2" : "rack1";
     cluster_.boot(node);
   }
   start(2);
-  const auto notified = [&] {
+  const auto domain_notices = [&] {
     return std::count_if(cluster_.notices.begin(), cluster_.notices.end(),
                          [](const auto& notice) { return notice.find("failure domains") != std::string::npos; });
   };
-  ASSERT_EQ(notified(), 1);
+  ASSERT_EQ(domain_notices(), 1);
   cluster_.lose(2);
   cluster_.advance(6000);
   cluster_.lose(cluster_.incarnation_record().replacements.at(0).by.node);
   cluster_.advance(6000);
   EXPECT_EQ(cluster_.incarnation_record().replacements.size(), 1u);
-  EXPECT_EQ(notified(), 1);
+  EXPECT_EQ(domain_notices(), 1);
 }
 
 TEST_F(Replacements, KeepTheParityOfTheLostNode) {

@@ -39,7 +39,7 @@ std::vector<Rank> ranks_of(const ReplicationGroup& group) {
   return ranks;
 }
 
-TEST(ReplicationGroups, AreTheRanksOfOnePlaceOnTheNodesOfAGroup) {
+TEST(ReplicationGroups, HoldTheRanksOfOnePositionOnTheGroupsNodes) {
   const auto groups = grouped(assignments(4, 2), 2);
   EXPECT_THAT(ranks_of(groups.at(0)), ElementsAre(0, 2));
   EXPECT_THAT(ranks_of(groups.at(1)), ElementsAre(1, 3));
@@ -50,7 +50,7 @@ TEST(ReplicationGroups, AreTheRanksOfOnePlaceOnTheNodesOfAGroup) {
 }
 
 // For everything that a rank of one member captures, the others' nodes are exactly who must get it, from nobody else.
-TEST(ReplicationGroups, OfEveryArrangementHoldExactlyTheirOwnPieces) {
+TEST(ReplicationGroups, HoldExactlyTheirOwnPiecesInEveryPlacement) {
   std::vector<std::optional<Strategy>> strategies(std::begin(placement::all_strategies),
                                                   std::end(placement::all_strategies));
   strategies.emplace_back(std::nullopt);
@@ -86,19 +86,19 @@ TEST(ReplicationGroups, OfEveryArrangementHoldExactlyTheirOwnPieces) {
   EXPECT_GT(refused, 1000u);
 }
 
-TEST(ReplicationGroups, TheLastGroupOfANumberThatDoesNotDivideIsNone) {
+TEST(ReplicationGroups, RefuseALastGroupOfAnotherSize) {
   const auto groups = grouped(assignments(5, 1), 2);
   EXPECT_THAT(ranks_of(groups.at(1)), ElementsAre(0, 1));
   for (const Rank rank : {2u, 3u, 4u})
     EXPECT_THAT(groups.at(rank).refusal, HasSubstr("are on nodes outside its group")) << rank;
 }
 
-TEST(ReplicationGroups, ThereIsNoneInARing) {
+TEST(ReplicationGroups, AreRefusedInARing) {
   for (const auto& [rank, group] : grouped(assignments(6, 1), Strategy::ring, Protection::of_copies(2)))
     EXPECT_THAT(group.refusal, HasSubstr("are on nodes outside its group")) << rank;
 }
 
-TEST(ReplicationGroups, ThereIsNoneForWhatRanksShare) {
+TEST(ReplicationGroups, AreRefusedForSharedMainShards) {
   auto all = assignments(4, 2);
   all[0].main_shard = all[5].main_shard = "model";
   const auto groups = grouped(all, 2);
@@ -108,7 +108,7 @@ TEST(ReplicationGroups, ThereIsNoneForWhatRanksShare) {
 }
 
 // For all sizes: a rank's GPU makes exactly the parity that its node holds of its main shard's group.
-TEST(ReplicationGroups, WithParityAreTheRanksWhoseShardsAreEncodedTogether) {
+TEST(ReplicationGroups, HoldTheRanksWhoseShardsAreEncodedTogether) {
   std::size_t found = 0;
   for (const Protection& protection : {Protection{1, 2, 1}, {1, 3, 1}, {1, 4, 2}, {1, 8, 3}})
     for (NodeId nodes = 2; nodes <= 11; ++nodes)
@@ -129,7 +129,7 @@ TEST(ReplicationGroups, WithParityAreTheRanksWhoseShardsAreEncodedTogether) {
   EXPECT_GT(found, 1000u);
 }
 
-TEST(ReplicationGroups, ThereIsNoneWithParityIfAnyNodeOfItHasNoShardForIt) {
+TEST(ReplicationGroups, AreRefusedWithParityIfANodeHasNoShard) {
   auto all = assignments(3, 2);
   all.pop_back();
   const auto groups = grouped(all, {}, {1, 3, 1});
@@ -137,7 +137,7 @@ TEST(ReplicationGroups, ThereIsNoneWithParityIfAnyNodeOfItHasNoShardForIt) {
   for (const Rank rank : {1u, 3u}) EXPECT_THAT(groups.at(rank).refusal, HasSubstr("same number of ranks"));
 }
 
-TEST(ReplicationGroups, ThereIsNoneWithParityForRanksThatShareOrDoNotAsk) {
+TEST(ReplicationGroups, AreRefusedWithParityForSharingOrUninterestedRanks) {
   auto all = assignments(3, 2);
   all[0].main_shard = all[3].main_shard = "model";
   all[4].wants_gpu_replication = false;
@@ -146,14 +146,14 @@ TEST(ReplicationGroups, ThereIsNoneWithParityForRanksThatShareOrDoNotAsk) {
   for (const auto& [rank, group] : groups) EXPECT_NE(group.refusal, "") << rank;
 }
 
-TEST(ReplicationGroups, ThereIsNoneWithParityAndCopiesOrWithoutCopies) {
+TEST(ReplicationGroups, AreRefusedWithParityAndCopiesOrWithoutCopies) {
   for (const auto& [rank, group] : grouped(assignments(4, 1), {}, {2, 4, 1}))
     EXPECT_THAT(group.refusal, HasSubstr("copies besides parity"));
   for (const auto& [rank, group] : grouped(assignments(4, 1), 1))
     EXPECT_THAT(group.refusal, HasSubstr("no other node"));
 }
 
-TEST(ReplicationGroups, ThereIsNoneWhereNodesHaveDifferentNumbersOfRanks) {
+TEST(ReplicationGroups, AreRefusedIfNodesHaveDifferentNumbersOfRanks) {
   auto all = assignments(4, 2);
   all.pop_back();
   const auto groups = grouped(all, 2);
@@ -161,12 +161,12 @@ TEST(ReplicationGroups, ThereIsNoneWhereNodesHaveDifferentNumbersOfRanks) {
   for (const Rank rank : {4u, 5u, 6u}) EXPECT_THAT(groups.at(rank).refusal, HasSubstr("another number of ranks"));
 }
 
-TEST(ReplicationGroups, AreNoLargerThanAReceiveBufferHasPlaces) {
+TEST(ReplicationGroups, AreNoLargerThanTheReceiveBuffersPlaces) {
   EXPECT_THAT(grouped(assignments(32, 1), 32).at(31).members, SizeIs(32));
   EXPECT_THAT(grouped(assignments(33, 1), 33).at(31).refusal, HasSubstr("more than 32"));
 }
 
-TEST(ReplicationGroups, WhoDoesNotAskIsToldNothingAndTheOthersOfItsGroupWhy) {
+TEST(ReplicationGroups, NameTheRankThatDoesNotTakePartToTheOthers) {
   auto all = assignments(4, 1);
   all[2].wants_gpu_replication = false;
   const auto groups = grouped(all, 2);
@@ -188,20 +188,20 @@ class ReplicationUpdate : public ::testing::Test {
   Cluster cluster_{4, 4};
 };
 
-TEST_F(ReplicationUpdate, EachRankIsToldItsGroupOnceInAnIncarnation) {
+TEST_F(ReplicationUpdate, EachRankLearnsItsGroupOncePerIncarnation) {
   begin();
   cluster_.advance(5000);
   for (Rank rank = 0; rank < 4; ++rank) {
     ASSERT_TRUE(cluster_.ready.contains(rank));
     EXPECT_FALSE(cluster_.was_ready_before_replication);
     ASSERT_THAT(cluster_.replications[rank], SizeIs(1));
-    const NotifyReplicationGroup& notified = cluster_.replications[rank].front();
-    EXPECT_EQ(notified.incarnation, cluster_.ready.at(rank).incarnation);
-    EXPECT_THAT(ranks_of(notified.replication), ElementsAre(rank / 2 * 2, rank / 2 * 2 + 1));
+    const NotifyReplicationGroup& update = cluster_.replications[rank].front();
+    EXPECT_EQ(update.incarnation, cluster_.ready.at(rank).incarnation);
+    EXPECT_THAT(ranks_of(update.replication), ElementsAre(rank / 2 * 2, rank / 2 * 2 + 1));
   }
 }
 
-TEST_F(ReplicationUpdate, NobodyThatDoesNotAskIsToldAnything) {
+TEST_F(ReplicationUpdate, RanksThatDoNotAskLearnNothing) {
   cluster_.wants_gpu_replication = false;
   begin();
   EXPECT_TRUE(cluster_.ready.contains(0));
@@ -209,7 +209,7 @@ TEST_F(ReplicationUpdate, NobodyThatDoesNotAskIsToldAnything) {
 }
 
 // Whatever their trainers say to them, the group is that of the incarnation's rank assignments.
-TEST_F(ReplicationUpdate, AgentsThatAreStartedAgainAreToldTheSame) {
+TEST_F(ReplicationUpdate, RestartedAgentsLearnTheSameGroups) {
   begin();
   const auto before = cluster_.replications;
   cluster_.restart_agents();
@@ -222,7 +222,7 @@ TEST_F(ReplicationUpdate, AgentsThatAreStartedAgainAreToldTheSame) {
   }
 }
 
-TEST_F(ReplicationUpdate, TheNextIncarnationsGroupsAreOfItsOwnAssignments) {
+TEST_F(ReplicationUpdate, NextIncarnationsGroupsFollowItsOwnAssignments) {
   begin();
   const auto first = cluster_.replications.at(0).front();
   cluster_.start_incarnation([](Rank rank) { return (rank + 3) % 4; });

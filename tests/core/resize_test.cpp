@@ -62,7 +62,7 @@ class Resize : public ::testing::Test {
   std::optional<Cluster> cluster_;
 };
 
-TEST_F(Resize, EachRankTakesOverEveryNthShard) {
+TEST_F(Resize, EachOfNRanksTakesOverEveryNthShard) {
   begin(4, 4);
   restart_with(3);
   expect_all_taken(4, 3, CheckpointId(1, 3));
@@ -78,7 +78,7 @@ TEST_F(Resize, EachRankTakesOverEveryNthShard) {
   EXPECT_EQ(cluster_->ready.at(2).main.size(), 1u) << "the next restart is an ordinary one";
 }
 
-TEST_F(Resize, RanksBeyondTheEarlierOnesTakeRank0sPrivateShard) {
+TEST_F(Resize, AdditionalRanksAdoptRank0sPrivateShard) {
   begin(4, 2);
   restart_with(4);
   expect_all_taken(2, 4, CheckpointId(1, 3));
@@ -87,7 +87,7 @@ TEST_F(Resize, RanksBeyondTheEarlierOnesTakeRank0sPrivateShard) {
   train_until(6);
 }
 
-TEST_F(Resize, ANodeMayBeLostWithItsRanks) {
+TEST_F(Resize, SurvivesTheLossOfANodeWithItsRanks) {
   for (const NodeId lost : {0u, 3u}) {
     begin(4, 4);
     cluster_->end_trainers();
@@ -98,7 +98,7 @@ TEST_F(Resize, ANodeMayBeLostWithItsRanks) {
 }
 
 // They end before they have committed anything.
-TEST_F(Resize, AnyNumberOfRanksGoesOnFromACheckpointThatOthersHaveTakenOver) {
+TEST_F(Resize, AnyNumberOfRanksRestoresACheckpointThatOthersTookOver) {
   begin(4, 4);
   for (const std::uint32_t ranks : {3u, 2u, 3u}) {
     restart_with(ranks);
@@ -109,7 +109,7 @@ TEST_F(Resize, AnyNumberOfRanksGoesOnFromACheckpointThatOthersHaveTakenOver) {
   for (Rank rank = 0; rank < 4; ++rank) EXPECT_EQ(cluster_->ready.at(rank).main.size(), 1u) << rank;
 }
 
-TEST_F(Resize, CopiesThatWereLostAreMadeAgainBeforeTheFirstCommit) {
+TEST_F(Resize, RestoresLostCopiesBeforeTheFirstCommit) {
   begin(4, 4);
   restart_with(3);
   cluster_->begin_training();
@@ -119,7 +119,7 @@ TEST_F(Resize, CopiesThatWereLostAreMadeAgainBeforeTheFirstCommit) {
   expect_all_taken(4, 3, CheckpointId(1, 3));
 }
 
-TEST_F(Resize, ARestartedAgentAndANewLeaderKnowWhoTakesWhat) {
+TEST_F(Resize, NewLeaderKnowsWhichRanksTakeOverWhichShards) {
   begin(4, 4);
   cluster_->fetching = false;
   cluster_->restart_with(3, on_three);
@@ -130,7 +130,7 @@ TEST_F(Resize, ARestartedAgentAndANewLeaderKnowWhoTakesWhat) {
   expect_all_taken(4, 3, CheckpointId(1, 3));
 }
 
-TEST_F(Resize, AShardOfWhichNothingIsLeftIsNeverLeftOut) {
+TEST_F(Resize, NeverOmitsAShardThatIsLost) {
   begin(4, 4);
   cluster_->fetching = false;  // or a node would fetch it again before the next one loses it
   for (NodeId node = 0; node < 4; ++node) {
@@ -156,7 +156,7 @@ TEST_F(Resize, OneRankTakesOverAsManyShardsAsARecordHolds) {
 }
 
 // A job of one rank names one main shard. That does not prove that the checkpoint it took over had no other.
-TEST_F(Resize, ASingleRankThatTookOverShardsNeverPassesForAJobWithOneMainShard) {
+TEST_F(Resize, SingleRankWithTakenShardsDoesNotCountAsAJobOfOneShard) {
   begin(4, 2);
   cluster_->fetching = false;
   cluster_->restart_with(1, own_node);
@@ -171,7 +171,7 @@ TEST_F(Resize, ASingleRankThatTookOverShardsNeverPassesForAJobWithOneMainShard) 
   EXPECT_TRUE(cluster_->failed.contains(0));
 }
 
-TEST_F(Resize, UnlessAllRanksCanTakeOverShardsTheCheckpointIsRefusedAndKept) {
+TEST_F(Resize, RefusesAndKeepsTheCheckpointUnlessAllRanksCanTakeOverShards) {
   begin(4, 4);
   cluster_->end_trainers();
   cluster_->takes_no_shards = 1;
@@ -186,7 +186,7 @@ TEST_F(Resize, UnlessAllRanksCanTakeOverShardsTheCheckpointIsRefusedAndKept) {
 
 // ---- as many ranks, with other main shards ----
 
-TEST_F(Resize, AsManyRanksWithOtherMainShardsTakeOverAllShards) {
+TEST_F(Resize, SameNumberOfRanksWithOtherMainShardsTakesOverAllShards) {
   begin(4, 4);
   cluster_->main_of = shared_by_two;
   restart_with(4);
@@ -203,7 +203,7 @@ TEST_F(Resize, AsManyRanksWithOtherMainShardsTakeOverAllShards) {
 }
 
 // They end before they have committed anything.
-TEST_F(Resize, AnySplitAndNumberOfRanksGoesOnFromACheckpointThatAnotherSplitHasTakenOver) {
+TEST_F(Resize, AnySplitRestoresACheckpointThatAnotherSplitTookOver) {
   begin(4, 4);
   cluster_->main_of = shared_by_two;
   restart_with(4);
@@ -219,7 +219,7 @@ TEST_F(Resize, AnySplitAndNumberOfRanksGoesOnFromACheckpointThatAnotherSplitHasT
   for (Rank rank = 0; rank < 4; ++rank) EXPECT_EQ(cluster_->ready.at(rank).main.size(), 1u) << rank;
 }
 
-TEST_F(Resize, AShardThatIsLostIsNotTakenForOneThatNeverWas) {
+TEST_F(Resize, DistinguishesALostShardFromOneThatNeverExisted) {
   begin(4, 4);
   cluster_->fetching = false;
   for (NodeId node = 0; node < 4; ++node) {
@@ -236,7 +236,7 @@ TEST_F(Resize, AShardThatIsLostIsNotTakenForOneThatNeverWas) {
   }
 }
 
-TEST_F(Resize, UnlessAllRanksCanTakeOverShardsOtherMainShardsAreRefused) {
+TEST_F(Resize, RefusesOtherMainShardsUnlessAllRanksCanTakeOverShards) {
   begin(4, 4);
   cluster_->main_of = shared_by_two;
   cluster_->takes_no_shards = 1;
@@ -246,7 +246,7 @@ TEST_F(Resize, UnlessAllRanksCanTakeOverShardsOtherMainShardsAreRefused) {
 }
 
 // Nobody knows then whether there were further main shards.
-TEST_F(Resize, WithoutTheRecordsOfTheLastIncarnationNothingIsTakenOver) {
+TEST_F(Resize, TakesNothingOverWithoutTheLastIncarnationsRecords) {
   begin(4, 4);
   cluster_->end_trainers();
   cluster_->lose_records();

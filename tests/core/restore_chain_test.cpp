@@ -34,7 +34,7 @@ TEST(RestoreChain, EachNodeFetchesFromTheOneBeforeIt) {
   EXPECT_EQ(first_sources({1, 2, 4}, {3}), (std::map<NodeId, NodeId>{{1, 3}, {2, 1}, {4, 2}}));
 }
 
-TEST(RestoreChain, NoNodeIsTheFirstSourceOfTwoOthers) {
+TEST(RestoreChain, NoNodeIsTheFirstSourceOfTwoNodes) {
   for (const std::vector<NodeId>& holding : {std::vector<NodeId>{0}, {3, 20}, {0, 9, 13}}) {
     std::set<NodeId> used;
     for (const auto& [node, source] : first_sources({1, 2, 4, 5, 6, 8, 11}, holding))
@@ -43,11 +43,11 @@ TEST(RestoreChain, NoNodeIsTheFirstSourceOfTwoOthers) {
   }
 }
 
-TEST(RestoreChain, BehindTheHighestIdFollowsTheLowest) {
+TEST(RestoreChain, LowestIdFollowsTheHighest) {
   EXPECT_EQ(first_sources({1, 2, 4}, {3}, 3), (std::map<NodeId, NodeId>{{4, 3}, {1, 4}, {2, 1}}));
 }
 
-TEST(RestoreChain, ANodeGetsThePartsOfAllOthersFromTheNodeBeforeIt) {
+TEST(RestoreChain, NodeGetsAllOtherPartsFromTheNodeBeforeIt) {
   const std::vector<NodeId> nodes{1, 2, 4, 5, 7};
   for (const NodeId holder : nodes) {
     std::vector<NodeId> fetching = nodes;
@@ -59,7 +59,7 @@ TEST(RestoreChain, ANodeGetsThePartsOfAllOthersFromTheNodeBeforeIt) {
   }
 }
 
-TEST(RestoreChain, ANodeWaitsOnlyForNodesBeforeItOnTheRing) {
+TEST(RestoreChain, NodeWaitsOnlyForNodesBeforeItOnTheRing) {
   const std::vector<NodeId> holding{3, 20};
   for (const NodeId chain_from : {0u, 3u, 6u, 20u}) {
     for (const auto& [node, source] : first_sources({1, 2, 4, 5, 6, 8, 11}, holding, chain_from))
@@ -69,7 +69,7 @@ TEST(RestoreChain, ANodeWaitsOnlyForNodesBeforeItOnTheRing) {
 
 // A node waits for another one only if both have the same chain, and it comes after the other one. Each node has a
 // chain of its own here, as if each followed another plan.
-TEST(RestoreChain, NodesNeverWaitForEachOtherInACircleWhateverPlansTheyFollow) {
+TEST(RestoreChain, NodesNeverWaitForEachOtherInACircle) {
   constexpr NodeId nodes = 5;
   for (std::uint32_t plans = 0; plans < 5 * 5 * 5 * 5 * 5; ++plans) {
     std::array<NodeId, nodes> chain_from{};
@@ -88,18 +88,18 @@ TEST(RestoreChain, NodesNeverWaitForEachOtherInACircleWhateverPlansTheyFollow) {
   }
 }
 
-TEST(RestoreChain, NodesThatHaveThePieceComeNextIfTheOneBeforeFails) {
+TEST(RestoreChain, FallsBackToHoldersIfThePreviousNodeFails) {
   EXPECT_EQ(sources_in_chain(5, 0, {1, 2, 5}, held_by({3, 7})), (std::vector<NodeId>{7, 3}));
   EXPECT_EQ(sources_in_chain(2, 0, {1, 2, 5}, held_by({3, 7})), (std::vector<NodeId>{1, 3, 7}));
   EXPECT_EQ(sources_in_chain(9, 0, {1, 2, 3, 4, 5, 6, 8, 9}, held_by({10, 11, 12, 13, 14})).size(), sources_max);
 }
 
-TEST(RestoreChain, EachNodeHasASourceOfItsOwnIfEnoughNodesHaveThePiece) {
+TEST(RestoreChain, EachNodeHasItsOwnSourceIfEnoughNodesHaveThePiece) {
   EXPECT_EQ(first_sources({1, 2}, {0, 3}), (std::map<NodeId, NodeId>{{1, 0}, {2, 3}}));
   EXPECT_EQ(first_sources({1, 2}, {0, 3, 4}), (std::map<NodeId, NodeId>{{1, 0}, {2, 3}}));
 }
 
-TEST(RestoreChain, ASingleNodeIsNone) { EXPECT_TRUE(sources_in_chain(1, 0, {1}, held_by({0, 3})).empty()); }
+TEST(RestoreChain, SingleNodeFormsNoChain) { EXPECT_TRUE(sources_in_chain(1, 0, {1}, held_by({0, 3})).empty()); }
 
 TEST(RestoreChain, BeginsAtANodeThatCapturedThePieceIfOneHasIt) {
   const Place place{.owners = {1, 2, 3}, .capturers = {6, 2}, .holders = {2, 5}};
@@ -166,12 +166,12 @@ class LoneSurvivor : public ::testing::Test {
   TimeMs now_ = 10;
 };
 
-TEST_F(LoneSurvivor, SendsEachPieceToOneNodeWhichSendsItOn) {
+TEST_F(LoneSurvivor, SendsEachPieceToOneNodeWhichPassesItOn) {
   for (const NodeId node : {0, 1, 2, 3}) receive(node);
   EXPECT_EQ(first_sources(), (std::map<NodeId, std::set<NodeId>>{{1, {0}}, {2, {1}}, {3, {2}}}));
 }
 
-TEST_F(LoneSurvivor, LeavesNodesOutThatDoNotAnswer) {
+TEST_F(LoneSurvivor, ExcludesNodesThatDoNotAnswer) {
   for (const NodeId node : {0, 1, 3}) receive(node);
   EXPECT_EQ(first_sources(), (std::map<NodeId, std::set<NodeId>>{{1, {0}}, {3, {1}}}));
 }

@@ -59,7 +59,7 @@ class Recovery : public ::testing::Test {
   RecoveryQuestion question_;
 };
 
-TEST_F(Recovery, StartsFreshWhereNothingWasEverStored) {
+TEST_F(Recovery, StartsFreshIfNothingWasEverStored) {
   const RecoveryAnswer answer = ask({0, 1, 2});
   EXPECT_EQ(answer.decision.verdict, Verdict::fresh);
   EXPECT_TRUE(answer.final);
@@ -67,7 +67,7 @@ TEST_F(Recovery, StartsFreshWhereNothingWasEverStored) {
 }
 
 // What goes to storage was committed, whether any node that is left has heard of it or not.
-TEST_F(Recovery, ACommitThatOnlyStorageKnowsOfIsTheBase) {
+TEST_F(Recovery, UsesACommitThatOnlyStorageKnowsAsBase) {
   question_.first_commit = CheckpointId(incarnation, 2);
   for (const std::string& name : names_) question_.stored.push_back(piece_of(name, CheckpointId(incarnation, 4), 3));
   EXPECT_EQ(ask({0, 1, 2}).decision.checkpoint, CheckpointId(incarnation, 4));
@@ -78,7 +78,7 @@ TEST_F(Recovery, ACommitThatOnlyStorageKnowsOfIsTheBase) {
 }
 
 // Nobody that is left has heard of it.
-TEST_F(Recovery, KeepsACommitThatOnlyTheStoreKnowsOf) {
+TEST_F(Recovery, KeepsACommitThatOnlyTheStoreKnows) {
   store_everywhere(4);
   store_everywhere(5);
   question_.first_commit = CheckpointId(incarnation, 4);
@@ -87,7 +87,7 @@ TEST_F(Recovery, KeepsACommitThatOnlyTheStoreKnowsOf) {
   EXPECT_EQ(answer.base, CheckpointId(incarnation, 4));
 }
 
-TEST_F(Recovery, TakesTheNewestCheckpointOfWhichEveryShardIsThere) {
+TEST_F(Recovery, ChoosesTheNewestCompleteCheckpoint) {
   store_everywhere(4);
   store(0, 0, 5);
   store(1, 1, 5);  // shard 2 was never captured at 5
@@ -97,7 +97,7 @@ TEST_F(Recovery, TakesTheNewestCheckpointOfWhichEveryShardIsThere) {
   EXPECT_FALSE(answer.decision.behind);
 }
 
-TEST_F(Recovery, DoesNotWaitForANodeThatCannotKnowOfANewerCommit) {
+TEST_F(Recovery, DoesNotWaitForANodeThatCannotKnowANewerCommit) {
   store_everywhere(4);
   const RecoveryAnswer answer = ask({0, 1});
   EXPECT_EQ(answer.decision.checkpoint, CheckpointId(incarnation, 4));
@@ -115,7 +115,7 @@ TEST_F(Recovery, HolderWithoutANewerCheckpointProvesThatItWasNotCommitted) {
 }
 
 // Rank 0 died within its update. The others may have captured its parts, too, and committed iteration 5 without them.
-TEST_F(Recovery, APartOfADeadRankDoesNotProveThatNothingNewerWasCommitted) {
+TEST_F(Recovery, PartOfADeadRankDoesNotDisproveANewerCommit) {
   names_ = {"model", private_shard(0), private_shard(1), private_shard(2)};
   question_.shards.assign(names_.begin(), names_.end());
   question_.main_shard = "model";
@@ -137,7 +137,7 @@ TEST_F(Recovery, APartOfADeadRankDoesNotProveThatNothingNewerWasCommitted) {
   EXPECT_TRUE(answer.decision.status_unknown);
 }
 
-TEST_F(Recovery, ANewerCheckpointThatEveryHolderLeftHasMayHaveBeenCommitted) {
+TEST_F(Recovery, NewerCheckpointOnAllRemainingHoldersMayBeCommitted) {
   for (const NodeId node : {0u, 1u}) {
     for (const Rank rank : {0u, 1u}) {
       store(node, rank, 4);
@@ -152,7 +152,7 @@ TEST_F(Recovery, ANewerCheckpointThatEveryHolderLeftHasMayHaveBeenCommitted) {
   EXPECT_FALSE(answer.decision.text.empty());
 }
 
-TEST_F(Recovery, SaysBehindWhenAKnownCommitIsLost) {
+TEST_F(Recovery, ReportsBehindWhenAKnownCommitIsLost) {
   store_everywhere(4);
   reports_[1].highest_commit = CheckpointId(incarnation, 7);
   const RecoveryAnswer answer = ask({0, 1, 2});
@@ -161,14 +161,14 @@ TEST_F(Recovery, SaysBehindWhenAKnownCommitIsLost) {
   EXPECT_THAT(answer.decision.text, HasSubstr("iteration 7"));
 }
 
-TEST_F(Recovery, SaysBehindWhenOnlyTheStoreKnowsOfTheCommit) {
+TEST_F(Recovery, ReportsBehindWhenOnlyTheStoreKnowsTheCommit) {
   store_everywhere(4);
   question_.first_commit = CheckpointId(incarnation + 1, 1);
   EXPECT_TRUE(ask({0, 1, 2}).decision.behind);
 }
 
 // An incarnation that wrote it down as its base and was lost before it told anybody.
-TEST_F(Recovery, SaysBehindWhenWhatTheLastIncarnationWentOnFromWasACommit) {
+TEST_F(Recovery, ReportsBehindWhenTheLastIncarnationsBaseIsLost) {
   store_everywhere(4);
   question_.members_incarnation = incarnation + 1;
   question_.restored = question_.base = CheckpointId(incarnation, 5);
@@ -195,7 +195,7 @@ TEST_F(Recovery, RestoredCheckpointOfTheLastIncarnationMayHaveBeenACommit) {
   EXPECT_FALSE(ask({0, 1, 2}).decision.status_unknown);
 }
 
-TEST_F(Recovery, PassesOverWhatRanksCapturedDifferentlyAndSaysSo) {
+TEST_F(Recovery, SkipsACheckpointOnWhichRanksDisagreeAndReportsIt) {
   store_everywhere(4);
   store_everywhere(5);
   for (PieceInfo& piece : reports_[1].pieces) {
@@ -208,7 +208,7 @@ TEST_F(Recovery, PassesOverWhatRanksCapturedDifferentlyAndSaysSo) {
 }
 
 // All that is left of the other bytes is the parity that was made of them.
-TEST_F(Recovery, ParityTellsWhatElseRanksCaptured) {
+TEST_F(Recovery, ParityRevealsThatRanksDisagreed) {
   store_everywhere(4);
   store_everywhere(5);
   const auto add_parity = [&](std::uint64_t change) {
@@ -227,7 +227,7 @@ TEST_F(Recovery, ParityTellsWhatElseRanksCaptured) {
   EXPECT_THAT(ask({0, 1, 2}).alarm, HasSubstr("node 2 does not match node 0"));
 }
 
-TEST_F(Recovery, AReplacedNodeIsNoWitness) {
+TEST_F(Recovery, ReplacedNodeIsNoWitness) {
   store_everywhere(4);
   for (NodeId node = 0; node < 3; ++node) reports_[node].arena_id += 50;  // answer under the old names, know nothing
   const RecoveryAnswer answer = ask({0, 1, 2});
@@ -236,7 +236,7 @@ TEST_F(Recovery, AReplacedNodeIsNoWitness) {
   EXPECT_TRUE(answer.final) << "they are there: there is nobody to wait for";
 }
 
-TEST_F(Recovery, WaitsForTheNodesThatMightCompleteWhatIsLost) {
+TEST_F(Recovery, WaitsForNodesThatMayHoldLostPieces) {
   store(0, 0, 4);
   reports_[0].highest_commit = CheckpointId(incarnation, 4);
   const RecoveryAnswer answer = ask({0});
@@ -255,7 +255,7 @@ TEST_F(Recovery, KeepsTheLastCommitUntilANewerCheckpointIsSafe) {
 }
 
 // Nobody is known to be missing, and nobody to be all.
-TEST_F(Recovery, WaitsAndSaysThatItCannotTellWhereNobodyKnowsWhoTookPartInTheLastIncarnation) {
+TEST_F(Recovery, WaitsIfTheLastIncarnationsMembersAreUnknown) {
   store_everywhere(4);
   question_.members.clear();
   EXPECT_FALSE(ask({0, 1, 2}).final);
@@ -269,7 +269,7 @@ TEST_F(Recovery, WaitsAndSaysThatItCannotTellWhereNobodyKnowsWhoTookPartInTheLas
 }
 
 // The store lost the incarnation's record.
-TEST_F(Recovery, StartsFreshAtOnceOnlyIfNoNodeHasEverHadAPiece) {
+TEST_F(Recovery, StartsFreshImmediatelyOnlyIfNoNodeEverHadAPiece) {
   question_.members.clear();
   EXPECT_TRUE(ask({0, 1, 2}).final) << "a first start ended before it was decided";
   reports_[1].newest_seen = CheckpointId(incarnation, 4);
@@ -291,7 +291,7 @@ TEST_F(Recovery, VoidCheckpointStaysVoidAfterAnIncarnationWithoutCaptures) {
 }
 
 // Its nodes are back. The last incarnation went on without them from an older checkpoint, and nobody kept the copies.
-TEST_F(Recovery, KeepsTheOlderCommitUntilAReturnedOneHasItsCopiesAgain) {
+TEST_F(Recovery, KeepsTheOlderCommitUntilTheReturnedOneHasAllCopies) {
   store_everywhere(4);
   store_everywhere(5);
   for (const NodeId node : {0u, 1u}) reports_[node].highest_commit = CheckpointId(incarnation, 5);
@@ -308,7 +308,7 @@ TEST_F(Recovery, KeepsTheOlderCommitUntilAReturnedOneHasItsCopiesAgain) {
 }
 
 // The last incarnation went back to checkpoint 4, which is lost now. What lies beyond is void.
-TEST_F(Recovery, DoesNotAskForAsManyRanksAsCapturedWhatTheJobWentBackFrom) {
+TEST_F(Recovery, IgnoresTheWorldSizeOfAbandonedCheckpoints) {
   store_everywhere(5);
   reports_[0].highest_commit = CheckpointId(incarnation, 4);
   question_.world_size = 2;
@@ -317,7 +317,7 @@ TEST_F(Recovery, DoesNotAskForAsManyRanksAsCapturedWhatTheJobWentBackFrom) {
   EXPECT_EQ(ask({0, 1, 2}).decision.verdict, Verdict::lost);
 }
 
-TEST_F(Recovery, RefusesWhatIsOfAnotherWorldSize) {
+TEST_F(Recovery, RefusesACheckpointOfAnotherWorldSize) {
   store_everywhere(4);
   question_.world_size = 2;
   EXPECT_EQ(ask({0, 1, 2}).decision.verdict, Verdict::mismatch);

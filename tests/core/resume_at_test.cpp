@@ -42,7 +42,7 @@ class NamedIteration {
   }
 };
 
-TEST(ResumeAt, IsTheSameForAllRanksWhicheverOfThemTheFormerLeaderTold) {
+TEST(ResumeAt, IsTheSameForAllRanksAfterALeaderChange) {
   for (std::uint32_t which = 0; which < 1u << ranks; ++which) {
     NamedIteration job;
     ASSERT_EQ(job.cluster.resume_at.at(0), 10);
@@ -57,7 +57,7 @@ TEST(ResumeAt, IsTheSameForAllRanksWhicheverOfThemTheFormerLeaderTold) {
 }
 
 // However many checkpoints it finds given up when it hears the last member: nobody was told of another one meanwhile.
-TEST(ResumeAt, IsTheNextIterationWhereANewLeaderGivesUpManyAtOnce) {
+TEST(ResumeAt, IsTheNextIterationIfANewLeaderAbandonsMany) {
   for (const std::int64_t many : {1, 3, 9}) {
     LoneLeader leader(ranks, placement::Protection::of_copies(2));
     for (NodeId node = 0; node < ranks; ++node) {
@@ -86,7 +86,7 @@ std::int64_t name_after_miss_of(std::int64_t iteration, LoneLeader& leader) {
 }
 
 // Ranks that were told late take iterations before the named one: that is no news of whether they will meet there.
-TEST(ResumeAt, StaysWhereRanksThatWereToldLateTookIterationsBeforeIt) {
+TEST(ResumeAt, StaysUnchangedIfLateRanksTakeEarlierIterations) {
   LoneLeader leader(ranks, placement::Protection::of_copies(2));
   std::int64_t named = 1;
   for (int missed = 0; missed < 4; ++missed) named = name_after_miss_of(named, leader);
@@ -97,7 +97,7 @@ TEST(ResumeAt, StaysWhereRanksThatWereToldLateTookIterationsBeforeIt) {
 }
 
 // Iterations may last long. Ranks that were told in time may still copy what they took before they were told.
-TEST(ResumeAt, LiesAFewIterationsAheadOfRanksThatHadTimeToLearn) {
+TEST(ResumeAt, IsAFewIterationsAheadOfInformedRanks) {
   Config config;
   config.node_timeout_ms = 20;
   LoneLeader leader(ranks, placement::Protection::of_copies(2), config);

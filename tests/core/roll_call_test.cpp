@@ -50,7 +50,7 @@ class WaitingJob {
   LoneLeader leader;
 };
 
-TEST(RollCall, IsAnsweredByEveryNodeThatIsThereBeforeAnythingIsDecided) {
+TEST(RollCall, MustBeAnsweredByEveryPresentNodeBeforeADecision) {
   constexpr std::uint32_t all = (1u << ranks) - 1;
   for (std::uint32_t answering = 0; answering <= all; ++answering) {
     WaitingJob job;
@@ -64,7 +64,7 @@ TEST(RollCall, IsAnsweredByEveryNodeThatIsThereBeforeAnythingIsDecided) {
 }
 
 // A rank has not waited for a moment: what the others have said is from before.
-TEST(RollCall, IsRepeatedWhenAllRanksWaitAnew) {
+TEST(RollCall, IsRepeatedWhenAllRanksWaitAgain) {
   WaitingJob job;
   job.wait(1000, 0b011);
   const std::uint64_t first = job.leader.newest_to<Directive>(0).roll_call;
@@ -79,7 +79,7 @@ TEST(RollCall, IsRepeatedWhenAllRanksWaitAnew) {
 }
 
 // Every node dies, at every moment before the ranks wait: nothing that it alone had is chosen.
-TEST(RollCall, LeavesOutWhoDiesAtAnyMoment) {
+TEST(RollCall, ExcludesNodesThatDieAtAnyMoment) {
   for (TimeMs before_ms = 0; before_ms <= 2500; before_ms += 500) {
     for (NodeId dying = 0; dying < 4; ++dying) {
       Cluster cluster(4, 4);

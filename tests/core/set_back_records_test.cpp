@@ -36,14 +36,14 @@ void wait(LoneNode& node, TimeMs for_ms) {
 
 // ---- Who leads ----
 
-TEST(ANewLeader, IsFollowedAtOnceWhereTheStoresRevisionsBeganAnew) {
+TEST(ANewLeader, IsFollowedImmediatelyAfterTheStoresRevisionsRestart) {
   LoneNode node{Config{}};
   node.handle(LeaderRecordRead{40, {5, lone_leader, 7}});
   node.handle(LeaderRecordRead{1, {6, lone_leader + 1, 0}});
   EXPECT_EQ(node.status().leader, lone_leader + 1);
 }
 
-TEST(ANewLeader, IsFollowedByTheFormerOneWhereTheStoresRevisionsBeganAnew) {
+TEST(ANewLeader, IsFollowedByTheFormerLeaderAfterTheStoresRevisionsRestart) {
   LoneLeader leader(ranks, placement::Protection::of_copies(2));
   ASSERT_TRUE(leader.status().is_leader);
   leader.handle(LeaderRecordRead{0, {leader.status().epoch + 1, lone_leader + 1, 0}});
@@ -62,7 +62,7 @@ TEST(ALeaderThatPutsItsRecordBack, KeepsItsLease) {
   EXPECT_TRUE(node.all<SwapLeaderRecord>().empty());
 }
 
-TEST(ALeader, WritesTheRecordOfItsTermAgainBeforeItsLeaseEnds) {
+TEST(ALeader, RewritesTheRecordOfItsTermBeforeItsLeaseEnds) {
   LoneLeader leader(ranks, placement::Protection::of_copies(2));
   ASSERT_TRUE(leader.status().is_leader);
   const std::uint64_t epoch = leader.status().epoch;
@@ -77,7 +77,7 @@ TEST(ALeader, WritesTheRecordOfItsTermAgainBeforeItsLeaseEnds) {
 }
 
 // With its rank assignments, which may be gone as well. Of a later term it is another leader's.
-TEST(ALeader, WritesTheIncarnationAgainThatItLeadsWhereTheStoreLostItOrHasAnOlderOne) {
+TEST(ALeader, RewritesItsIncarnationIfTheStoreLostOrRevertedIt) {
   for (const IncarnationRecord& there : {IncarnationRecord(), incarnation_of(1, 0, Verdict::fresh)}) {
     LoneLeader leader(ranks, placement::Protection::of_copies(2));
     const IncarnationRecord led = leader.incarnation_record();
@@ -102,7 +102,7 @@ TEST(ALeader, WritesTheIncarnationAgainThatItLeadsWhereTheStoreLostItOrHasAnOlde
 // ---- Which incarnation it is ----
 
 // The leader of term 2 goes on from a record that had been set back. Whoever knows the decision leads next.
-TEST(AnIncarnationThatWasDecided, IsNotTakenForUndecidedByWhoKnowsBetter) {
+TEST(AnIncarnationThatWasDecided, StaysDecidedForNodesThatKnowTheDecision) {
   LoneNode node{Config{}};
   IncarnationRecord decided = incarnation_of(2, 1, Verdict::fresh);
   decided.assignments = name_of(2, some_assignments());
@@ -119,7 +119,7 @@ TEST(AnIncarnationThatWasDecided, IsNotTakenForUndecidedByWhoKnowsBetter) {
 }
 
 // Without delay: its revision says nothing.
-TEST(ALaterIncarnation, IsBelievedAtOnceWhereTheStoresRevisionsBeganAnew) {
+TEST(ALaterIncarnation, IsAcceptedImmediatelyAfterTheStoresRevisionsRestart) {
   LoneNode follower{Config{}};
   follower.handle(LeaderRecordRead{40, {4, lone_leader, 0}});
   follower.handle(IncarnationRecordRead{7, incarnation_of(2, 4, Verdict::fresh)});
@@ -131,7 +131,7 @@ TEST(ALaterIncarnation, IsBelievedAtOnceWhereTheStoresRevisionsBeganAnew) {
   EXPECT_EQ(incarnations[0].record.incarnation, 3u);
 }
 
-TEST(AnIncarnationThatRanksServe, IsFollowedByAnotherWhereTheRecordIsOfAnOlderOne) {
+TEST(AnIncarnationThatRanksServe, IsFollowedByANewOneIfTheRecordIsOlder) {
   LoneLeader leader(ranks, placement::Protection::of_copies(2));
   Report report = leader.report_of(0);
   leader.say(report);
@@ -145,13 +145,13 @@ TEST(AnIncarnationThatRanksServe, IsFollowedByAnotherWhereTheRecordIsOfAnOlderOn
   EXPECT_NE(notices[0].text.find("lost the record of incarnation 4"), std::string::npos) << notices[0].text;
   EXPECT_EQ(leader.incarnation_record().world_size, ranks);
   leader.say(leader.report_of(1));
-  const Directive notified = leader.newest_to<Directive>(1);
-  ASSERT_EQ(notified.refused.size(), 1u);
-  EXPECT_TRUE(notified.refused[0].superseded);
+  const Directive directive = leader.newest_to<Directive>(1);
+  ASSERT_EQ(directive.refused.size(), 1u);
+  EXPECT_TRUE(directive.refused[0].superseded);
 }
 
 // Of the ranks alone it is known then how many there are.
-TEST(AnIncarnationThatRanksServe, IsFollowedByAnotherWhereThereIsNoRecord) {
+TEST(AnIncarnationThatRanksServe, IsFollowedByANewOneWithoutARecord) {
   LoneNode node{Config{}};
   node.lead({}, {});
   ASSERT_TRUE(node.status().is_leader);
@@ -167,7 +167,7 @@ TEST(AnIncarnationThatRanksServe, IsFollowedByAnotherWhereThereIsNoRecord) {
 }
 
 // It is the last number there is.
-TEST(AnIncarnationThatRanksServe, IsFollowedByNoneWhereNoNumberIsLeft) {
+TEST(AnIncarnationThatRanksServe, IsNotFollowedIfNoNumberIsLeft) {
   Recovered recovered;
   recovered.newest_seen =
       CheckpointId(CheckpointId::incarnation_max, 1);  // else it would take such a record for damage
@@ -188,7 +188,7 @@ TEST(AnIncarnationThatRanksServe, IsFollowedByNoneWhereNoNumberIsLeft) {
   EXPECT_THAT(node.newest_to<Directive>(1).alarm, ::testing::HasSubstr("cannot begin another incarnation: 16777215"));
 }
 
-TEST(AnIncarnationThatANodeWasTold, IsFollowedByAnotherOnlyOnceThereIsARank) {
+TEST(AnIncarnationThatANodeWasTold, IsFollowedByANewOneOnlyOnceThereIsARank) {
   LoneNode node{Config{}};
   node.lead({}, {});
   ASSERT_TRUE(node.status().is_leader);
@@ -211,7 +211,7 @@ TEST(AnIncarnationThatANodeWasTold, IsFollowedByAnotherOnlyOnceThereIsARank) {
 // removed the assignments of the incarnation before. Those who know of it may not be there for as long as a leader
 // waits for assignments.
 TEST(AnIncarnationThatANodeWasTold, IsNotDecidedTwice) {
-  for (const auto& [notified, are_removed] :
+  for (const auto& [known, are_removed] :
        {std::pair{0u, false}, {1u, false}, {2u, false}, {3u, false}, {2u, true}, {3u, true}}) {
     LoneNode node{Config{}};
     const auto assignments = some_assignments();
@@ -224,13 +224,13 @@ TEST(AnIncarnationThatANodeWasTold, IsNotDecidedTwice) {
     report.arena_id = 101;
     report.agent_id = report.sequence = 1;
     report.epoch = node.status().epoch;
-    report.newest_known_incarnation = notified;
+    report.newest_known_incarnation = known;
     node.receive(1, report);
-    EXPECT_EQ(node.incarnation_record().incarnation, notified < 2 ? 2 : notified + 1) << notified << are_removed;
+    EXPECT_EQ(node.incarnation_record().incarnation, known < 2 ? 2 : known + 1) << known << are_removed;
   }
 }
 
-TEST(AnIncarnationThatANodeWasTold, IsNamedInItsReportsOnceItWasDecided) {
+TEST(AnIncarnationThatANodeWasTold, IsReportedByTheNodeOnceDecided) {
   LoneNode node{Config{}};
   node.follow(lone_leader, 5);
   const auto notify = [&](std::uint64_t sequence, std::uint64_t incarnation, Verdict verdict) {
@@ -259,7 +259,7 @@ TEST(AnIncarnationThatANodeWasTold, IsNamedInItsReportsOnceItWasDecided) {
 
 // ---- Who sat where ----
 
-TEST(AssignmentsThatAreGone, EndTheirIncarnationWhereNobodyComesToKnowThem) {
+TEST(AssignmentsThatAreGone, EndTheirIncarnationIfNoNodeKnowsThem) {
   for (const bool come_back : {false, true}) {
     LoneNode node{Config{}};
     const auto assignments = some_assignments();
@@ -278,7 +278,7 @@ TEST(AssignmentsThatAreGone, EndTheirIncarnationWhereNobodyComesToKnowThem) {
 
 // ---- What was committed ----
 
-TEST(ACommit, IsOnRecordAgainAsSoonAsALeaderHearsOfIt) {
+TEST(ACommit, IsRecordedAgainOnceALeaderHearsOfIt) {
   LoneLeader leader(ranks, placement::Protection::of_copies(2));
   Report report = leader.report_of(2);
   report.highest_commit = CheckpointId(1, 8);
@@ -292,22 +292,22 @@ TEST(ACommit, IsOnRecordAgainAsSoonAsALeaderHearsOfIt) {
 
 // The members that have it on record may be lost together with the store's record. Then any node that has read it
 // reports it.
-TEST(ACommit, IsToldByWhoeverReadOfItWhereTheStoreLostItsRecord) {
+TEST(ACommit, IsReportedByNodesThatReadItAfterTheStoreLostIt) {
   LoneNode node{Config{}};
   node.follow(lone_leader, 5);
-  const auto notified = [&] {
+  const auto highest_commit = [&] {
     node.now += 1000;
     node.handle(Tick{});
     return node.newest_to<Report>(lone_leader).highest_commit;
   };
   IncarnationRecord incarnation_record = incarnation_of(3, 5, Verdict::fresh);
   node.handle(IncarnationRecordRead{1, incarnation_record});
-  EXPECT_EQ(notified(), CheckpointId());
+  EXPECT_EQ(highest_commit(), CheckpointId());
   incarnation_record.first_commit = CheckpointId(3, 4);
   node.handle(IncarnationRecordRead{2, incarnation_record});
-  EXPECT_EQ(notified(), CheckpointId(3, 4));
+  EXPECT_EQ(highest_commit(), CheckpointId(3, 4));
   node.handle(IncarnationRecordRead{});
-  EXPECT_EQ(notified(), CheckpointId(3, 4)) << "the record is lost";
+  EXPECT_EQ(highest_commit(), CheckpointId(3, 4)) << "the record is lost";
 }
 
 }  // namespace

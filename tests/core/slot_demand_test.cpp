@@ -75,20 +75,20 @@ class OneRank : public ::testing::Test {
   CheckpointId newest_;
 };
 
-TEST_F(OneRank, CapturesEveryIterationIntoTwoSlotsWhereEachIsCommittedBeforeTheNext) {
+TEST_F(OneRank, CapturesEveryIterationWithTwoSlotsIfCommitsAreFast) {
   train_while_traffic_fits(100);
   EXPECT_EQ(node_.find(main_shard(rank), CheckpointId(1, 100)) != nullptr, true);
   EXPECT_TRUE(added().empty());
 }
 
-TEST_F(OneRank, AsksForAThirdSlotWhereIterationsAreSkippedBecauseTheCaptureBeforeIsStillReplicated) {
+TEST_F(OneRank, RequestsAThirdSlotIfSlowReplicationSkipsIterations) {
   train_while_replication_takes_longer(40);
   ASSERT_EQ(added().size(), 1u);  // once, though nobody answers
   EXPECT_EQ(added()[0].slots, 3);
   EXPECT_EQ(added()[0].shards, (std::vector{main_shard(rank), private_shard(rank)}));
 }
 
-TEST_F(OneRank, SkipsNothingMoreOnceItHasAThirdSlot) {
+TEST_F(OneRank, SkipsNoIterationWithAThirdSlot) {
   train_while_replication_takes_longer(10);
   reserve(3);
   const std::int64_t first = iteration_ + 1;
@@ -98,7 +98,7 @@ TEST_F(OneRank, SkipsNothingMoreOnceItHasAThirdSlot) {
   EXPECT_NE(node_.find(main_shard(rank), CheckpointId(1, first + 1)), nullptr);
 }
 
-TEST_F(OneRank, AsksForNoFourthSlotWithoutStorage) {
+TEST_F(OneRank, RequestsNoFourthSlotWithoutStorage) {
   train_while_replication_takes_longer(10);
   reserve(3);
   for (int i = 0; i < 100; ++i) {
@@ -108,7 +108,7 @@ TEST_F(OneRank, AsksForNoFourthSlotWithoutStorage) {
   EXPECT_EQ(added().size(), 1u);
 }
 
-TEST_F(OneRank, AsksForNothingBecauseOfOneLongWait) {
+TEST_F(OneRank, RequestsNoSlotAfterASingleLongWait) {
   for (int i = 0; i < 4; ++i) {
     train_while_traffic_fits(40);
     for (int skipped = 0; skipped < 500; ++skipped) offer(++iteration_);
@@ -118,7 +118,7 @@ TEST_F(OneRank, AsksForNothingBecauseOfOneLongWait) {
 }
 
 // It may be full of what is still replicated, and an iteration that all ranks skip needs no slot.
-TEST_F(OneRank, DoesNotCountIterationsThatItSkipsThoughItHasAGrant) {
+TEST_F(OneRank, DoesNotCountSkippedIterationsWithAnOpenGrant) {
   for (int i = 0; i < 40; ++i) {
     node_.handle(Progress{rank, ++iteration_, -1});
     train_while_traffic_fits(1);

@@ -86,7 +86,7 @@ bool drops(const LoneNode& node, const StartWrite& write) {
   });
 }
 
-TEST(SlotUnderAStorageWrite, StaysWhateverTheLeaderSaysMeanwhile) {
+TEST(SlotUnderAStorageWrite, StaysUntilTheWriteEnds) {
   each_story(3, [](const std::vector<Directive>& story) {
     LoneNode node(with_storage(), stored());
     node.follow(lone_leader, 5);
@@ -116,7 +116,7 @@ TEST(SlotUnderAStorageWrite, StaysWhateverTheLeaderSaysMeanwhile) {
 }
 
 // It is the next thing that is written there.
-TEST(SlotUnderAStorageWrite, StaysWhileItsOrderStandsAndAnotherCheckpointIsWritten) {
+TEST(SlotUnderAStorageWrite, StaysWhileItsOrderStandsDuringAnotherWrite) {
   LoneNode node(with_storage(), stored());
   node.follow(lone_leader, 5);
   Directive first = directive(5, 2, written);
@@ -195,7 +195,7 @@ class Attempts {
   int commits_ = 0;
 };
 
-TEST(StorageAttempts, CountWhatTheyWroteThemselvesAlone) {
+TEST(StorageAttempts, CountOnlyTheirOwnWrites) {
   // What a node may say next: of this attempt or one before, with trouble or without.
   struct Word {
     NodeId node;

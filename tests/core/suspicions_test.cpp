@@ -45,7 +45,7 @@ void in_every_way(RankTrouble absent, Check check) {
   }
 }
 
-TEST(Suspicions, EverySubsetOfStoppedDeadOrComputingRanksIsNamedWhoeverElseWaits) {
+TEST(Suspicions, NamesEverySubsetOfStoppedDeadOrComputingRanks) {
   for (const RankTrouble absent : {RankTrouble::computing, RankTrouble::stopped, RankTrouble::dead}) {
     in_every_way(absent, [&](const Suspicion& found, const auto& waiting, const auto& missing) {
       if (missing.empty()) return;
@@ -59,14 +59,14 @@ TEST(Suspicions, EverySubsetOfStoppedDeadOrComputingRanksIsNamedWhoeverElseWaits
   }
 }
 
-TEST(Suspicions, ASilentNodeIsNamedOnlyIfOthersWaitForIt) {
+TEST(Suspicions, NamesASilentNodeOnlyIfRanksWaitForIt) {
   in_every_way(RankTrouble::unreachable, [](const Suspicion& found, const auto& waiting, const auto& missing) {
     if (missing.empty()) return;
     EXPECT_EQ(named(found), waiting.empty() ? std::set<Rank>() : missing);
   });
 }
 
-TEST(Suspicions, RanksThatOnlyWaitAreNotNamedWhileAnotherMayStillCome) {
+TEST(Suspicions, NamesNoWaitingRanksWhileAnotherMayStillArrive) {
   in_every_way(RankTrouble::dead, [](const Suspicion& found, const auto& waiting, const auto& missing) {
     if (!missing.empty()) return;
     const bool is_everybody = waiting.size() == ranks;
@@ -75,27 +75,27 @@ TEST(Suspicions, RanksThatOnlyWaitAreNotNamedWhileAnotherMayStillCome) {
   });
 }
 
-TEST(Suspicions, ProofOfDeathOrStopCountsMoreThanAPosition) {
+TEST(Suspicions, DeathOrStopOutweighsPosition) {
   const Suspicion found = find_culprits(
       {rank_in(0, RankTrouble::computing, 1), rank_in(1, RankTrouble::stopped, 9), rank_in(2, RankTrouble::dead, 8)},
       4);
   EXPECT_EQ(named(found), (std::set<Rank>{1, 2}));
 }
 
-TEST(Suspicions, OfRanksThatComputeThoseThatHaveComeLeastFarAreNamed) {
+TEST(Suspicions, NamesComputingRanksThatAreLeastAdvanced) {
   EXPECT_EQ(named(find_culprits({rank_in(0, RankTrouble::computing, 5, 41), rank_in(1, RankTrouble::computing, 6, 40),
                                  rank_in(2, RankTrouble::computing, 6, 40), rank_in(3, RankTrouble::computing, 7, 40)},
                                 4)),
             (std::set<Rank>{1, 2}));
 }
 
-TEST(Suspicions, OfRanksThatWaitThoseInTheEarliestCommunicationAreNamed) {
+TEST(Suspicions, NamesWaitingRanksInTheEarliestCommunication) {
   const Suspicion found = find_culprits({rank_in(0, RankTrouble::waiting, 7), rank_in(1, RankTrouble::waiting, 6)}, 2);
   EXPECT_EQ(named(found), std::set<Rank>{1});
   EXPECT_FALSE(found.is_everybody);
 }
 
-TEST(Suspicions, PositionsOfRanksWithDifferentlyManyCommunicationsAreNotCompared) {
+TEST(Suspicions, DoesNotComparePositionsOfDifferentCommunicationCounts) {
   for (const std::optional<std::uint32_t> other : {std::optional<std::uint32_t>(12), std::optional<std::uint32_t>()}) {
     const Suspicion stuck = find_culprits(
         {stage(rank_in(0, RankTrouble::waiting, 7), 9), stage(rank_in(1, RankTrouble::waiting, 10), other)}, 2);
@@ -115,14 +115,14 @@ TEST(Suspicions, PositionsOfRanksWithDifferentlyManyCommunicationsAreNotCompared
   }
 }
 
-TEST(Suspicions, IterationsAreComparedHoweverManyCommunicationsTheyHave) {
+TEST(Suspicions, ComparesIterationsOfDifferentCommunicationCounts) {
   EXPECT_EQ(named(find_culprits({stage(rank_in(0, RankTrouble::computing, 2, 41), 9),
                                  stage(rank_in(1, RankTrouble::computing, 10, 40), 12)},
                                 2)),
             std::set<Rank>{1});
 }
 
-TEST(Suspicions, ManyCulpritsAreCountedAndAFewNamed) {
+TEST(Suspicions, NamesAFewOfManyCulpritsAndCountsTheRest) {
   std::vector<Culprit> dead;
   for (Rank rank = 0; rank < 100; ++rank) dead.push_back(rank_in(rank, RankTrouble::dead));
   const Suspicion found = find_culprits(dead, 200);
@@ -131,7 +131,7 @@ TEST(Suspicions, ManyCulpritsAreCountedAndAFewNamed) {
   EXPECT_TRUE(text_of(found).ends_with("; and 97 more ranks"));
 }
 
-TEST(Suspicions, TheSentenceSaysWhoHasNotJoinedWhatAndWhatItsProcessDoes) {
+TEST(Suspicions, MessageNamesTheRankTheCommunicationAndTheProcessState) {
   EXPECT_EQ(text_of(find_culprits({rank_in(0, RankTrouble::waiting, 7), rank_in(3, RankTrouble::stopped)}, 4)),
             "rank 3 on node d has not joined communication 7 of iteration 41 for 3.2 s: its process is stopped "
             "(SIGSTOP)");
@@ -150,7 +150,7 @@ TEST(Suspicions, TheSentenceSaysWhoHasNotJoinedWhatAndWhatItsProcessDoes) {
   EXPECT_EQ(text_of({}), "");
 }
 
-TEST(Suspicions, TimesAreNoNewsAndPositionsAre) {
+TEST(Suspicions, PositionsChangeTheFindingButTimesDoNot) {
   Culprit later = rank_in(3, RankTrouble::stopped);
   const Suspicion before = find_culprits({later}, 4);
   later.standing.still_ms += 5000;
@@ -159,14 +159,14 @@ TEST(Suspicions, TimesAreNoNewsAndPositionsAre) {
   EXPECT_FALSE(find_culprits({later}, 4).says_the_same(before));
 }
 
-TEST(Stragglers, ARankThatComputesMuchLongerThanTheOthersIsNamed) {
+TEST(Stragglers, NamesARankThatComputesMuchLonger) {
   const Suspicion found = find_stragglers({{10, 0, 200}, {11, 1, 210}, {12, 2, 190}, {13, 3, 1000}}, 4, 3);
   EXPECT_EQ(named(found), std::set<Rank>{3});
   EXPECT_EQ(text_of(found), "rank 3 on node d computes 1.0 s in an iteration, other ranks 0.2 s");
   EXPECT_EQ(named(find_stragglers({{10, 0, 100}, {11, 1, 500}}, 2, 3)), std::set<Rank>{1});
 }
 
-TEST(Stragglers, NobodyIsNamedForSmallDifferencesOrWhileATimeIsNotKnown) {
+TEST(Stragglers, NamesNoRankForSmallDifferencesOrUnknownTimes) {
   EXPECT_TRUE(named(find_stragglers({{10, 0, 200}, {11, 1, 400}}, 2, 3)).empty());
   EXPECT_TRUE(named(find_stragglers({{10, 0, 1}, {11, 1, 40}}, 2, 3)).empty()) << "too short to matter";
   EXPECT_TRUE(named(find_stragglers({{10, 0, 200}, {11, 1, 0}}, 2, 3)).empty());

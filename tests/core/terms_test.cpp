@@ -20,7 +20,7 @@ Config config_of(NodeId node) {
 // ---- Whose they are ----
 
 // The store forgets the first election before anybody else hears of it.
-TEST(ATerm, IsNeverSharedByTwoNodesWhateverTheStoreForgets) {
+TEST(ATerm, IsNeverSharedByTwoNodes) {
   for (const NodeId other : {1u, 2u, 8u, 700u, largest_node}) {
     LoneNode first{config_of(0)}, second{config_of(other)};
     first.lead({}, {});
@@ -30,7 +30,7 @@ TEST(ATerm, IsNeverSharedByTwoNodesWhateverTheStoreForgets) {
   }
 }
 
-TEST(ATerm, IsFollowedByANewerOneWhicheverNodeIsElected) {
+TEST(ATerm, IsFollowedByANewerOneOnAnyNode) {
   for (const NodeId former : {0u, 5u, largest_node})
     for (const NodeId next : {0u, 5u, largest_node})
       for (const std::uint64_t term : {0u, 1u, 1000u})
@@ -39,7 +39,7 @@ TEST(ATerm, IsFollowedByANewerOneWhicheverNodeIsElected) {
 
 // Both were elected after the same term, and the one of the lower number hears of the other by the incarnation's
 // record.
-TEST(ATerm, EndsWhereAnotherThatTheStoreForgotIsNewer) {
+TEST(ATerm, EndsIfANewerOneWasForgottenByTheStore) {
   LoneNode forgotten{config_of(7)}, leader{config_of(3)};
   forgotten.lead({}, {});
   leader.handle(LeaderRecordRead{});
@@ -67,14 +67,14 @@ class ARestartedLeader : public testing::Test {
   }
 };
 
-TEST_F(ARestartedLeader, LeadsAgainAtOnce) {
+TEST_F(ARestartedLeader, LeadsAgainImmediately) {
   LoneNode node = restarted(false);
   read(node);
   EXPECT_TRUE(node.status().is_leader);
   EXPECT_EQ(term_of(node.status().epoch), 3u);
 }
 
-TEST_F(ARestartedLeader, LetsAnybodyElseLeadAtOnceWhereItStandsBy) {
+TEST_F(ARestartedLeader, ReleasesTheLeadImmediatelyIfItIsAStandbyNode) {
   LoneNode node = restarted(true);
   read(node);
   const auto swaps = node.all<SwapLeaderRecord>();
@@ -152,7 +152,7 @@ class AFormerLeader : public testing::Test {
   std::uint64_t sequence_ = 0;
 };
 
-TEST_F(AFormerLeader, IsCalledLostSoonWhereItsOrdersEndedWithItsLease) {
+TEST_F(AFormerLeader, IsSoonDeclaredLostIfItsOrdersEndedWithItsLease) {
   pass(100, true);
   pass_until_elected(false);
   pass(1000, false);
@@ -160,7 +160,7 @@ TEST_F(AFormerLeader, IsCalledLostSoonWhereItsOrdersEndedWithItsLease) {
 }
 
 // The store alone does not hear of it.
-TEST_F(AFormerLeader, IsNotCalledLostWhileItGivesOrders) {
+TEST_F(AFormerLeader, IsNotDeclaredLostWhileItGivesOrders) {
   pass(1200, true);
   pass_until_elected(false);
   pass(100, true);
@@ -168,7 +168,7 @@ TEST_F(AFormerLeader, IsNotCalledLostWhileItGivesOrders) {
   EXPECT_FALSE(is_called_lost());
 }
 
-TEST_F(AFormerLeader, IsNotCalledLostSoonAfterItGaveOrders) {
+TEST_F(AFormerLeader, IsNotDeclaredLostSoonAfterItGaveOrders) {
   pass_until_elected(true);
   pass(1500, false);
   EXPECT_FALSE(is_called_lost());
@@ -177,7 +177,7 @@ TEST_F(AFormerLeader, IsNotCalledLostSoonAfterItGaveOrders) {
 }
 
 // This node has never heard of it but from the store, and so cannot tell since when it is silent.
-TEST_F(AFormerLeader, IsNotCalledLostSoonByWhoNeverHeardIt) {
+TEST_F(AFormerLeader, IsNotSoonDeclaredLostByANodeThatNeverHeardIt) {
   pass_until_elected(false);
   pass(1500, false);
   EXPECT_FALSE(is_called_lost());

@@ -49,7 +49,7 @@ class Story {
     judge();
   }
   std::size_t incarnations_served() const { return node_.all<RestoreReady>().size(); }
-  std::size_t commits_notified() const { return node_.all<NotifyCommit>().size(); }
+  std::size_t commits_told() const { return node_.all<NotifyCommit>().size(); }
 
  private:
   static Recovered stored() {
@@ -70,8 +70,8 @@ class Story {
     for (; judged_ < node_.effects.size(); ++judged_) {
       const Effect& effect = node_.effects[judged_];
       if (const auto* ready = std::get_if<RestoreReady>(&effect)) served_ = ready->incarnation;
-      if (const auto* notified = std::get_if<NotifyCommit>(&effect)) {
-        ASSERT_EQ(notified->committed.incarnation(), takes_part_in) << "a commit of another incarnation";
+      if (const auto* news = std::get_if<NotifyCommit>(&effect)) {
+        ASSERT_EQ(news->committed.incarnation(), takes_part_in) << "a commit of another incarnation";
       }
     }
     if (served_ == 0) return;
@@ -83,15 +83,15 @@ class Story {
   std::uint64_t served_;    // incarnation whose decision it has, 0: it waits for one
 };
 
-// Calls `notified` with every order in which `steps` of one and `words` of another can come: true is a step.
-void each_order(std::size_t steps, std::size_t words, const std::function<void(const std::vector<bool>&)>& notified) {
+// Calls `call` with every order in which `steps` of one and `words` of another can come: true is a step.
+void each_order(std::size_t steps, std::size_t words, const std::function<void(const std::vector<bool>&)>& call) {
   std::vector<bool> order(steps + words, true);
   std::fill(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(words), false);
-  do notified(order);
+  do call(order);
   while (std::next_permutation(order.begin(), order.end()));
 }
 
-TEST(Trainers, TakePartInTheIncarnationTheyWereServedInAndAreToldOfItsCommitsAlone) {
+TEST(Trainers, LearnOnlyCommitsOfTheirOwnIncarnation) {
   std::size_t incarnations = 0, commits = 0;
   for (const std::uint64_t attached_to : {0u, 2u}) {
     each_order(3, 8, [&](const std::vector<bool>& order) {
@@ -105,7 +105,7 @@ TEST(Trainers, TakePartInTheIncarnationTheyWereServedInAndAreToldOfItsCommitsAlo
         if (testing::Test::HasFatalFailure()) return;
       }
       incarnations += story.incarnations_served();
-      commits += story.commits_notified();
+      commits += story.commits_told();
     });
   }
   EXPECT_GT(incarnations, 200u);

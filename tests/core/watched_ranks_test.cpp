@@ -32,7 +32,7 @@ struct Job : Cluster {
   }
 };
 
-TEST(WatchedRanks, TheOneThatHasNotJoinedIsNamedOnEveryNodeAndTakenBack) {
+TEST(WatchedRanks, EveryNodeNamesARankThatHasNotJoinedUntilItDoes) {
   Job job;
   for (const Rank rank : {0u, 1u, 2u}) job.see(rank, RankTrouble::waiting, 7);
   job.advance(1000);
@@ -49,14 +49,14 @@ TEST(WatchedRanks, TheOneThatHasNotJoinedIsNamedOnEveryNodeAndTakenBack) {
   EXPECT_TRUE(job.everywhere().culprits.empty());
 }
 
-TEST(WatchedRanks, TimeGoesOnBetweenReports) {
+TEST(WatchedRanks, TimesAdvanceBetweenReports) {
   Job job;
   job.see(2, RankTrouble::dead, 6);
   job.advance(5000);
   EXPECT_GE(job.everywhere().culprits.at(0).standing.still_ms, 7900);
 }
 
-TEST(WatchedRanks, ADeathIsToldAtOnceAndAnythingElseOnceItHasLasted) {
+TEST(WatchedRanks, ReportsADeathImmediatelyAndOtherTroubleAfterAWhile) {
   Job job;
   job.see(2, RankTrouble::stopped, 6);
   job.advance(200);
@@ -69,7 +69,7 @@ TEST(WatchedRanks, ADeathIsToldAtOnceAndAnythingElseOnceItHasLasted) {
   EXPECT_EQ(job.everywhere().culprits.at(0).standing.rank, 1u);
 }
 
-TEST(WatchedRanks, ARankOfAnEarlierIncarnationIsNotSuspected) {
+TEST(WatchedRanks, SuspectsNoRankOfAnEarlierIncarnation) {
   Job job;
   job.see(2, RankTrouble::dead, 6);
   job.advance(1000);
@@ -80,7 +80,7 @@ TEST(WatchedRanks, ARankOfAnEarlierIncarnationIsNotSuspected) {
   EXPECT_TRUE(job.everywhere().culprits.empty());
 }
 
-TEST(WatchedRanks, ANewLeaderSaysTheSame) {
+TEST(WatchedRanks, NewLeaderNamesTheSameRank) {
   Job job;
   const NodeId leader = *job.current_leader();
   const Rank culprit = leader == 3 ? 2 : 3;
@@ -95,7 +95,7 @@ TEST(WatchedRanks, ANewLeaderSaysTheSame) {
   EXPECT_EQ(suspicion.culprits[1].standing.rank, culprit);
 }
 
-TEST(WatchedRanks, ANewLeaderNamesARankThatDiedBeforeItWasElected) {
+TEST(WatchedRanks, NewLeaderNamesARankThatDiedBeforeItsElection) {
   Job job;
   const NodeId leader = *job.current_leader();
   const Rank culprit = leader == 3 ? 2 : 3;
@@ -112,7 +112,7 @@ TEST(WatchedRanks, ANewLeaderNamesARankThatDiedBeforeItWasElected) {
   EXPECT_EQ(suspicion.culprits.back().standing.trouble, RankTrouble::dead);
 }
 
-TEST(WatchedRanks, ANewLeaderNamesTheNodeThatWasLostWithTheOldOne) {
+TEST(WatchedRanks, NewLeaderNamesANodeLostWithTheOldLeader) {
   Job job;
   const NodeId leader = *job.current_leader();
   for (Rank rank = 0; rank < ranks; ++rank) {
@@ -126,7 +126,7 @@ TEST(WatchedRanks, ANewLeaderNamesTheNodeThatWasLostWithTheOldOne) {
   EXPECT_EQ(suspicion.culprits[0].standing.trouble, RankTrouble::unreachable);
 }
 
-TEST(WatchedRanks, WhileTheLeaderDoesNotLookNoConclusionLasts) {
+TEST(WatchedRanks, SuspicionDoesNotOutliveThePausedLeader) {
   Job job;
   job.see(2, RankTrouble::stopped, 6);
   job.advance(50);
@@ -137,7 +137,7 @@ TEST(WatchedRanks, WhileTheLeaderDoesNotLookNoConclusionLasts) {
   EXPECT_EQ(job.everywhere().culprits.size(), 1u);
 }
 
-TEST(WatchedRanks, ASilentNodeIsNamedWhileOthersWait) {
+TEST(WatchedRanks, NamesASilentNodeWhileRanksWait) {
   Job job;
   const NodeId away = *job.current_leader() == 3 ? 2 : 3;
   for (Rank rank = 0; rank < ranks; ++rank) {
@@ -152,7 +152,7 @@ TEST(WatchedRanks, ASilentNodeIsNamedWhileOthersWait) {
   EXPECT_EQ(suspicion.culprits[0].standing.trouble, RankTrouble::unreachable);
 }
 
-TEST(WatchedRanks, AStragglerIsNamedWhileNobodyHangs) {
+TEST(WatchedRanks, NamesAStragglerIfNoRankHangs) {
   Job job;
   for (Rank rank = 0; rank < ranks; ++rank) job.feed(rank, RanksWatched{{}, {{rank, rank == 1 ? 1000 : 200}}});
   job.advance(1000);

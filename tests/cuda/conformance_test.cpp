@@ -44,18 +44,18 @@ TEST_F(Conformance, NeedsAContext) {
   EXPECT_EQ(popped, context_);
 }
 
-TEST_F(Conformance, AModuleThatWasNotLoadedHasNoFunctions) {
+TEST_F(Conformance, UnloadedModuleHasNoFunctions) {
   CUfunction function = nullptr;
   EXPECT_EQ(cuModuleGetFunction(&function, nullptr, "ckpt_pack"), CUDA_ERROR_INVALID_HANDLE);
 }
 
-TEST_F(Conformance, BytesComeBack) {
+TEST_F(Conformance, CopiesBytesToTheGpuAndBack) {
   const auto bytes = bytes_of(3 * mebibyte + 7, 1);
   const GpuBytes memory(bytes);
   EXPECT_EQ(memory.read(), bytes);
 }
 
-TEST_F(Conformance, CopiesHappenLater) {
+TEST_F(Conformance, CopiesAreAsynchronous) {
   if (!has_buttons()) GTEST_SKIP();
   const auto bytes = bytes_of(mebibyte, 2);
   const GpuBytes memory(bytes);
@@ -75,7 +75,7 @@ TEST_F(Conformance, CopiesHappenLater) {
   EXPECT_CUDA(cuMemHostUnregister(pages.data()));
 }
 
-TEST_F(Conformance, ACopyToPageableMemoryIsOverWhenItReturns) {
+TEST_F(Conformance, CopyToPageableMemoryIsSynchronous) {
   if (!has_buttons()) GTEST_SKIP() << "not promised, and not relied on";
   const auto bytes = bytes_of(mebibyte, 3);
   const GpuBytes memory(bytes);
@@ -85,7 +85,7 @@ TEST_F(Conformance, ACopyToPageableMemoryIsOverWhenItReturns) {
   EXPECT_TRUE(pages.holds(bytes));
 }
 
-TEST_F(Conformance, PageableMemoryMayBeReusedOnceACopyFromItReturns) {
+TEST_F(Conformance, CopyFromPageableMemoryMayReuseItOnReturn) {
   auto bytes = bytes_of(mebibyte, 4);
   const auto before = bytes;
   const GpuBytes memory(mebibyte);
@@ -96,7 +96,7 @@ TEST_F(Conformance, PageableMemoryMayBeReusedOnceACopyFromItReturns) {
   EXPECT_EQ(memory.read(), before);
 }
 
-TEST_F(Conformance, ACopyWithinTheDeviceComesAfterWhatItsStreamHasBefore) {
+TEST_F(Conformance, CopyWithinTheDeviceFollowsEarlierWorkOfItsStream) {
   const auto bytes = bytes_of(mebibyte, 4);
   const GpuBytes from(mebibyte), to(mebibyte);
   const GpuStream stream;
@@ -107,12 +107,12 @@ TEST_F(Conformance, ACopyWithinTheDeviceComesAfterWhatItsStreamHasBefore) {
   EXPECT_EQ(to.read(), bytes);
 }
 
-TEST_F(Conformance, AnEventThatWasNeverRecordedCountsAsReached) {
+TEST_F(Conformance, EventThatWasNeverRecordedCountsAsReached) {
   const GpuEvent event;
   EXPECT_CUDA(cuEventQuery(event));
 }
 
-TEST_F(Conformance, AStreamWaitsForTheRecordingThatWasThere) {
+TEST_F(Conformance, StreamWaitsForTheEventsEarlierRecording) {
   if (!has_buttons()) GTEST_SKIP();
   const auto first = bytes_of(4096, 5);
   const GpuBytes source(first), middle(4096);
@@ -135,7 +135,7 @@ TEST_F(Conformance, AStreamWaitsForTheRecordingThatWasThere) {
   EXPECT_CUDA(cuMemHostUnregister(pages.data()));
 }
 
-TEST_F(Conformance, TheTimeBetweenEventsIsNegativeTheOtherWayRound) {
+TEST_F(Conformance, TimeBetweenReversedEventsIsNegative) {
   const GpuStream stream;
   const GpuEvent first(CU_EVENT_DEFAULT), second(CU_EVENT_DEFAULT);
   const auto bytes = bytes_of(8 * mebibyte, 7);
@@ -151,7 +151,7 @@ TEST_F(Conformance, TheTimeBetweenEventsIsNegativeTheOtherWayRound) {
   EXPECT_NEAR(back, -forth, 1e-3F);
 }
 
-TEST_F(Conformance, WordsOfRegisteredMemoryAreWrittenInTheStreamsOrder) {
+TEST_F(Conformance, WritesWordsInStreamOrder) {
   const Pages pages(4096);
   ASSERT_CUDA(cuMemHostRegister(pages.data(), 4096, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
   CUdeviceptr words = 0;
@@ -168,7 +168,7 @@ TEST_F(Conformance, WordsOfRegisteredMemoryAreWrittenInTheStreamsOrder) {
 }
 
 // A thread in relaxed mode may ask for events while another one captures a graph.
-TEST_F(Conformance, ARelaxedThreadDoesNotDisturbACapture) {
+TEST_F(Conformance, RelaxedThreadDoesNotDisturbACapture) {
   const GpuStream captured, other;
   const GpuEvent event;
   ASSERT_CUDA(cuEventRecord(event, other));
@@ -208,14 +208,14 @@ class GraphCapture : public Conformance {
   }
 };
 
-TEST_F(GraphCapture, TakesWorkThatDoesNotRun) {
+TEST_F(GraphCapture, RecordsWorkWithoutRunningIt) {
   const GpuBytes memory(bytes_of(4096, 1));
   const GpuStream captured;
   EXPECT_CUDA(end_after(captured, [&] { EXPECT_CUDA(cuMemsetD8Async(memory.pointer(), 7, 4096, captured)); }));
   EXPECT_EQ(memory.read(), bytes_of(4096, 1));
 }
 
-TEST_F(GraphCapture, MustNotWaitForAnEventFromOutside) {
+TEST_F(GraphCapture, RefusesToWaitForAnEventFromOutside) {
   const GpuStream captured, other;
   const GpuEvent event;
   EXPECT_CUDA(cuEventRecord(event, other));
@@ -224,7 +224,7 @@ TEST_F(GraphCapture, MustNotWaitForAnEventFromOutside) {
             CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
-TEST_F(GraphCapture, TakesInStreamsThatWaitForItAndMustWaitForThem) {
+TEST_F(GraphCapture, IncludesWaitingStreamsAndMustJoinThem) {
   const GpuStream captured, other;
   const GpuEvent fork, join;
   const GpuBytes memory(4096);
@@ -241,7 +241,7 @@ TEST_F(GraphCapture, TakesInStreamsThatWaitForItAndMustWaitForThem) {
   }));
 }
 
-TEST_F(GraphCapture, EndsWhenSomebodyAsksHowFarItsWorkIs) {
+TEST_F(GraphCapture, IsInvalidatedByQueriesOfItsProgress) {
   const GpuStream captured;
   const GpuEvent event;
   EXPECT_EQ(end_after(captured, [&] { EXPECT_NE(cuStreamSynchronize(captured), CUDA_SUCCESS); }),
@@ -254,7 +254,7 @@ TEST_F(GraphCapture, EndsWhenSomebodyAsksHowFarItsWorkIs) {
             CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
-TEST_F(GraphCapture, EndsWhenAThreadAllocatesThatIsNotRelaxed) {
+TEST_F(GraphCapture, IsInvalidatedByAllocationsOfStrictThreads) {
   const GpuStream captured;
   CUdeviceptr pointer = 0;
   EXPECT_EQ(end_after(captured, [&] { EXPECT_EQ(cuMemAlloc(&pointer, 1), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); }),
@@ -266,7 +266,7 @@ TEST_F(GraphCapture, EndsWhenAThreadAllocatesThatIsNotRelaxed) {
   EXPECT_CUDA(cuMemFree(pointer));
 }
 
-TEST_F(GraphCapture, OfABlockingStreamForbidsTheLegacyDefaultStream) {
+TEST_F(GraphCapture, OnABlockingStreamForbidsTheLegacyDefaultStream) {
   const GpuStream captured(CU_STREAM_DEFAULT), other;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   EXPECT_CUDA(end_after(captured, [&] {
@@ -327,12 +327,12 @@ TEST_F(StreamOrder, BlockingStreamsWaitForTheLegacyDefaultStream) {
   expect_waits(CU_STREAM_LEGACY, blocking);
 }
 
-TEST_F(StreamOrder, ThePerThreadDefaultStreamIsABlockingOne) {
+TEST_F(StreamOrder, PerThreadDefaultStreamIsBlocking) {
   expect_waits(nullptr, CU_STREAM_PER_THREAD);
   expect_waits(CU_STREAM_PER_THREAD, nullptr);
 }
 
-TEST_F(StreamOrder, NonBlockingStreamsKnowNothingOfTheDefaultStream) {
+TEST_F(StreamOrder, NonBlockingStreamsIgnoreTheDefaultStream) {
   const GpuStream one;
   expect_passes(nullptr, one);
   expect_passes(one, nullptr);
@@ -369,7 +369,7 @@ TEST_F(Conformance, RefusesACopyThatTouchesTwoRegistrations) {
   EXPECT_CUDA(cuMemHostUnregister(pages.data() + 2 * 4096));
 }
 
-TEST_F(Conformance, TellsDeviceMemoryFromAllOther) {
+TEST_F(Conformance, DistinguishesDeviceMemoryFromOtherMemory) {
   const GpuBytes memory(4096);
   unsigned type = 0;
   int ordinal = -1;
@@ -411,7 +411,7 @@ TEST_F(Conformance, UnknownHandlesAreRefused) {
   EXPECT_EQ(cuEventQuery(reinterpret_cast<CUevent>(&nothing)), CUDA_ERROR_INVALID_HANDLE);
 }
 
-TEST_F(Conformance, AnErrorThatKilledTheContextStays) {
+TEST_F(Conformance, ContextErrorPersists) {
   if (!has_buttons()) GTEST_SKIP();
   const GpuBytes memory(4096);
   const GpuStream stream;
@@ -448,7 +448,7 @@ TEST_F(Conformance, EnqueueingWaitsForRoomInAFullQueue) {
   EXPECT_CUDA(cuMemHostUnregister(pages.data()));
 }
 
-TEST_F(Conformance, CallsThatAreHeldComeBackWhenTheyAreLet) {
+TEST_F(Conformance, HeldCallsReturnWhenReleased) {
   if (!has_buttons()) GTEST_SKIP();
   const GpuEvent event;
   std::atomic<bool> is_back{false};
@@ -465,7 +465,7 @@ TEST_F(Conformance, CallsThatAreHeldComeBackWhenTheyAreLet) {
   EXPECT_TRUE(is_back);
 }
 
-TEST_F(Conformance, FreedMemoryHoldsNothingOfBefore) {
+TEST_F(Conformance, ReusedMemoryDoesNotHoldOldBytes) {
   if (!has_buttons()) GTEST_SKIP() << "undefined with a real driver";
   const auto bytes = bytes_of(4096, 6);
   { const GpuBytes memory(bytes); }

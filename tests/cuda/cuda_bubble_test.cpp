@@ -46,7 +46,7 @@ class GpuBubbleTest : public HeldCudaEngineTest {
     EXPECT_EQ(engine_->bubble_end(on).status, CKPT_OK);
   }
   // The kinds of all events but copies, once there are as many.
-  std::vector<CommKind> notified(std::size_t count) {
+  std::vector<CommKind> marks(std::size_t count) {
     eventually([&] {
       const bool is_whole = reader_->read(events_);
       std::erase_if(events_, [](const arena::CommEvent& event) { return event.kind == CommKind::copy; });
@@ -91,41 +91,41 @@ class GpuBubbleTest : public HeldCudaEngineTest {
   ckpt_stats_t learned_ = CKPT_STATS_INIT;  // after learn(), whose capture copied at once
 };
 
-TEST_F(GpuBubbleTest, ABubbleLastsAsLongAsTheStreamWaitsAndNotTheHost) {
+TEST_F(GpuBubbleTest, BubbleLastsWhileTheStreamWaitsNotTheHost) {
   take(0);
   hold(true);
   wait_in_bubble(stream());
   ASSERT_EQ(before_update(*engine_).status, CKPT_OK);
-  ASSERT_EQ(notified(2), (std::vector{CommKind::iteration, CommKind::bubble_begin}));
+  ASSERT_EQ(marks(2), (std::vector{CommKind::iteration, CommKind::bubble_begin}));
   const auto let_go_at = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now().time_since_epoch()).count();
   hold(false);
-  ASSERT_EQ(notified(4),
+  ASSERT_EQ(marks(4),
             (std::vector{CommKind::iteration, CommKind::bubble_begin, CommKind::bubble_end, CommKind::update}));
   // The anchor of a machine that is busy may be far off.
   EXPECT_GT(events_[2].at_us, let_go_at - 10'000'000);
   EXPECT_GT(events_[2].at_us, events_[1].at_us);
 }
 
-TEST_F(GpuBubbleTest, OnlyTheStreamOnWhichTrainingComputesHasBubbles) {
+TEST_F(GpuBubbleTest, OnlyTheComputeStreamHasBubbles) {
   const GpuStream other;
   wait_in_bubble(stream());  // before the first snapshot
   take(0);
   wait_in_bubble(other);
   wait_in_bubble(stream());
   EXPECT_EQ(engine_->bubble_end(stream()).status, CKPT_ERR_INVALID);
-  EXPECT_EQ(notified(3), (std::vector{CommKind::iteration, CommKind::bubble_begin, CommKind::bubble_end}));
+  EXPECT_EQ(marks(3), (std::vector{CommKind::iteration, CommKind::bubble_begin, CommKind::bubble_end}));
 }
 
-TEST_F(GpuBubbleTest, AWaitOfTheHostIsNoBubbleOfAGpu) {
+TEST_F(GpuBubbleTest, HostWaitIsNoGpuBubble) {
   take(0);
   engine_->bubble_begin({});
   EXPECT_EQ(engine_->bubble_end({}).status, CKPT_OK);
   EXPECT_EQ(engine_->bubble_end({}).status, CKPT_OK);
   wait_in_bubble(stream());
-  EXPECT_EQ(notified(3), (std::vector{CommKind::iteration, CommKind::bubble_begin, CommKind::bubble_end}));
+  EXPECT_EQ(marks(3), (std::vector{CommKind::iteration, CommKind::bubble_begin, CommKind::bubble_end}));
 }
 
-TEST_F(GpuBubbleTest, NestedBubblesAreOneAndSnapshotEndsOneWhoseEndWasForgotten) {
+TEST_F(GpuBubbleTest, NestedBubblesCountOnceAndSnapshotEndsAnOpenOne) {
   take(0);
   engine_->bubble_begin(stream());
   engine_->bubble_begin(stream());
@@ -133,11 +133,11 @@ TEST_F(GpuBubbleTest, NestedBubblesAreOneAndSnapshotEndsOneWhoseEndWasForgotten)
   finish(0);
   take(1);
   EXPECT_EQ(engine_->bubble_end(stream()).status, CKPT_ERR_INVALID);
-  EXPECT_EQ(notified(5), (std::vector{CommKind::iteration, CommKind::bubble_begin, CommKind::update,
-                                      CommKind::bubble_end, CommKind::iteration}));
+  EXPECT_EQ(marks(5), (std::vector{CommKind::iteration, CommKind::bubble_begin, CommKind::update, CommKind::bubble_end,
+                                   CommKind::iteration}));
 }
 
-TEST_F(GpuBubbleTest, WhereTheGpuCannotWriteWordsThereAreNoBubbles) {
+TEST_F(GpuBubbleTest, HasNoBubblesIfTheGpuCannotWriteWords) {
   engine_.reset();
   buttons().refuse_stream_writes(CUDA_ERROR_NOT_SUPPORTED);
   engine_ = started();
@@ -145,10 +145,10 @@ TEST_F(GpuBubbleTest, WhereTheGpuCannotWriteWordsThereAreNoBubbles) {
   reader_.emplace(agent_->control().comm());
   take(0);
   wait_in_bubble(stream());
-  EXPECT_EQ(notified(1), std::vector{CommKind::iteration});
+  EXPECT_EQ(marks(1), std::vector{CommKind::iteration});
 }
 
-TEST_F(GpuBubbleTest, ACaptureWaitsForTheBubbleOfTheGpuAndIsWholeInIt) {
+TEST_F(GpuBubbleTest, CaptureWaitsForTheGpusBubbleAndCompletesInIt) {
   learn();
   take(1);
   wait_until_layered();
@@ -166,7 +166,7 @@ TEST_F(GpuBubbleTest, ACaptureWaitsForTheBubbleOfTheGpuAndIsWholeInIt) {
   EXPECT_EQ(agent_->control().copied().in_bubbles, all_bytes);
 }
 
-TEST_F(GpuBubbleTest, NothingIsEnqueuedBeforeTheGpuHasDoneWhatWasBeforeTheSnapshot) {
+TEST_F(GpuBubbleTest, EnqueuesNothingBeforeTheGpuReachesTheSnapshot) {
   learn();
   update(2);
   ASSERT_CUDA(cuStreamSynchronize(stream()));
@@ -184,7 +184,7 @@ TEST_F(GpuBubbleTest, NothingIsEnqueuedBeforeTheGpuHasDoneWhatWasBeforeTheSnapsh
 }
 
 // The host is past before_update() long before the GPU: it waits there, but not for the GPU.
-TEST_F(GpuBubbleTest, AHostThatRunsAheadWaitsForTheCopyAndNotUntilTheGpuGetsToTheUpdate) {
+TEST_F(GpuBubbleTest, HostRunningAheadWaitsOnlyForTheCopy) {
   learn();
   hold(true);
   take(1);
@@ -206,7 +206,7 @@ TEST_F(GpuBubbleTest, AHostThatRunsAheadWaitsForTheCopyAndNotUntilTheGpuGetsToTh
   EXPECT_EQ(engine_->stats().layered_late, 0u);
 }
 
-TEST_F(GpuBubbleTest, TheUpdateWaitsForNoBubbleAndThatIsCounted) {
+TEST_F(GpuBubbleTest, UpdateDoesNotWaitForABubbleAndIsCounted) {
   learn();
   take(1);
   wait_until_layered();
@@ -220,7 +220,7 @@ TEST_F(GpuBubbleTest, TheUpdateWaitsForNoBubbleAndThatIsCounted) {
   EXPECT_EQ(engine_->stats().layered, 1u);
 }
 
-TEST_F(GpuBubbleTest, InABubbleOnlyTwoChunksAreUnderWayAtATime) {
+TEST_F(GpuBubbleTest, KeepsAtMostTwoChunksInFlightInABubble) {
   buttons().bandwidth(100 << 20);  // two chunks take longer than the engine looks away
   learn();
   buttons().bandwidth(0);
@@ -240,7 +240,7 @@ TEST_F(GpuBubbleTest, InABubbleOnlyTwoChunksAreUnderWayAtATime) {
   finish(1);
 }
 
-TEST_F(GpuBubbleTest, ADiscardedCaptureAndAClosedEngineWaitForNoBubble) {
+TEST_F(GpuBubbleTest, DiscardAndCloseDoNotWaitForABubble) {
   learn();
   take(1);
   wait_until_layered();

@@ -39,7 +39,7 @@ class GpuCommTest : public CudaEngineTest {
     return eventually([this] { return !reader_->is_busy(); });
   }
   // The events' kinds, once there are as many.
-  std::vector<CommKind> notified(std::size_t count) {
+  std::vector<CommKind> marks(std::size_t count) {
     eventually([&] { return reader_->read(events_) && events_.size() >= count; });
     std::vector<CommKind> kinds;
     for (const arena::CommEvent& event : events_) kinds.push_back(event.kind);
@@ -53,7 +53,7 @@ class GpuCommTest : public CudaEngineTest {
 };
 using HeldGpuCommTest = Held<GpuCommTest>;
 
-TEST_F(HeldGpuCommTest, TheGateTurnsWhenTheGpuGetsThereAndNotWhenTheHostDoes) {
+TEST_F(HeldGpuCommTest, GateFollowsTheGpuNotTheHost) {
   hold(true);
   communicate(stream());  // what is before
   engine_->comm_begin(2, stream());
@@ -62,27 +62,27 @@ TEST_F(HeldGpuCommTest, TheGateTurnsWhenTheGpuGetsThereAndNotWhenTheHostDoes) {
   EXPECT_FALSE(reader_->is_busy());
   buttons().let(CKPT_DOUBLE_TO_DEVICE, 1);
   EXPECT_TRUE(becomes_busy());
-  EXPECT_EQ(notified(1), std::vector{CommKind::begin});
+  EXPECT_EQ(marks(1), std::vector{CommKind::begin});
   hold(false);
   EXPECT_TRUE(becomes_idle());
-  EXPECT_EQ(notified(2), (std::vector{CommKind::begin, CommKind::end}));
+  EXPECT_EQ(marks(2), (std::vector{CommKind::begin, CommKind::end}));
   EXPECT_EQ(events_[0].channel, 2);
   EXPECT_EQ(events_[1].channel, 2);
   EXPECT_GT(events_[1].at_us, events_[0].at_us);
 }
 
-TEST_F(HeldGpuCommTest, AnIterationEndsWhenTheGpuHasEndedIt) {
+TEST_F(HeldGpuCommTest, IterationEndsWhenTheGpuReachesItsEnd) {
   engine_->comm_begin(0, stream());
   hold(true);
   communicate(stream());
   EXPECT_EQ(engine_->comm_end(0, stream()).status, CKPT_OK);
   ASSERT_EQ(snapshot(*engine_, 0).status, CKPT_OK);
-  EXPECT_EQ(notified(1), std::vector{CommKind::begin});
+  EXPECT_EQ(marks(1), std::vector{CommKind::begin});
   hold(false);
-  EXPECT_EQ(notified(3), (std::vector{CommKind::begin, CommKind::end, CommKind::iteration}));
+  EXPECT_EQ(marks(3), (std::vector{CommKind::begin, CommKind::end, CommKind::iteration}));
 }
 
-TEST_F(HeldGpuCommTest, StreamsMayOvertakeEachOther) {
+TEST_F(HeldGpuCommTest, ToleratesStreamsThatOvertakeEachOther) {
   const GpuStream one, two;
   hold(true);
   engine_->comm_begin(0, one);
@@ -98,7 +98,7 @@ TEST_F(HeldGpuCommTest, StreamsMayOvertakeEachOther) {
   EXPECT_FALSE(reader_->is_busy());
 }
 
-TEST_F(GpuCommTest, PlacesAreUsedAgain) {
+TEST_F(GpuCommTest, ReusesPlaces) {
   for (std::uint32_t i = 0; i < 2 * arena::comm_gpu_max + 3; ++i) {
     const std::uint64_t total = reader_->begun_total();
     engine_->comm_begin(i % 8, stream());
@@ -111,7 +111,7 @@ TEST_F(GpuCommTest, PlacesAreUsedAgain) {
   }
 }
 
-TEST_F(HeldGpuCommTest, MoreThanThereArePlacesForAreNotSeenAndEndAllTheSame) {
+TEST_F(HeldGpuCommTest, IgnoresCommunicationsBeyondItsPlaces) {
   buttons().queue_depth(100'000);
   hold(true);
   communicate(stream());
@@ -122,11 +122,11 @@ TEST_F(HeldGpuCommTest, MoreThanThereArePlacesForAreNotSeenAndEndAllTheSame) {
   hold(false);
   ASSERT_CUDA(cuStreamSynchronize(stream()));
   EXPECT_FALSE(reader_->is_busy());
-  EXPECT_EQ(notified(2 * arena::comm_gpu_max).size(), 2 * arena::comm_gpu_max);
+  EXPECT_EQ(marks(2 * arena::comm_gpu_max).size(), 2 * arena::comm_gpu_max);
   EXPECT_EQ(engine_->comm_end(1, stream()).status, CKPT_ERR_INVALID);
 }
 
-TEST_F(GpuCommTest, WhatAGraphCapturesIsNotSeen) {
+TEST_F(GpuCommTest, IgnoresCommunicationsCapturedInAGraph) {
   ASSERT_CUDA(cuStreamBeginCapture(stream(), CU_STREAM_CAPTURE_MODE_GLOBAL));
   engine_->comm_begin(0, stream());
   EXPECT_EQ(engine_->comm_end(0, stream()).status, CKPT_OK);
@@ -134,11 +134,11 @@ TEST_F(GpuCommTest, WhatAGraphCapturesIsNotSeen) {
   ASSERT_CUDA(cuStreamEndCapture(stream(), &graph));
   engine_->comm_begin(0, stream());
   EXPECT_EQ(engine_->comm_end(0, stream()).status, CKPT_OK);
-  EXPECT_EQ(notified(2), (std::vector{CommKind::begin, CommKind::end}));
+  EXPECT_EQ(marks(2), (std::vector{CommKind::begin, CommKind::end}));
   EXPECT_EQ(reader_->begun_total(), 1u);
 }
 
-TEST_F(GpuCommTest, AnEndThatTheGpuDoesNotTakeIsToldByTheHost) {
+TEST_F(GpuCommTest, HostMarksAnEndThatTheGpuCannot) {
   engine_->comm_begin(0, stream());
   EXPECT_TRUE(becomes_busy());
   ASSERT_CUDA(cuStreamBeginCapture(stream(), CU_STREAM_CAPTURE_MODE_GLOBAL));
@@ -148,7 +148,7 @@ TEST_F(GpuCommTest, AnEndThatTheGpuDoesNotTakeIsToldByTheHost) {
   ASSERT_CUDA(cuStreamEndCapture(stream(), &graph));
 }
 
-TEST_F(HeldGpuCommTest, WhereTheGpuCannotWriteWordsTheHostTells) {
+TEST_F(HeldGpuCommTest, HostMarksCommunicationsIfTheGpuCannot) {
   buttons().refuse_stream_writes(CUDA_ERROR_NOT_SUPPORTED);
   open();
   hold(true);

@@ -35,7 +35,7 @@ TEST_F(CudaDeviceTest, SlicesHoldTheBytesOfTheWhole) {
   slot_->expect_holds(bytes);
 }
 
-TEST_F(CudaDeviceTest, CapturesWhatTheCallersStreamHasMadeByThen) {
+TEST_F(CudaDeviceTest, CapturesAfterEarlierWorkOfTheCallersStream) {
   const auto device = this->device();
   overlapped_->fill(1);
   const GpuStream stream;
@@ -54,7 +54,7 @@ TEST_F(CudaDeviceTest, CapturesWhatTheCallersStreamHasMadeByThen) {
   slot_->expect_holds(expected);
 }
 
-TEST_F(CudaDeviceTest, AnUpdateEnqueuedRightAfterReleaseTearsNothing) {
+TEST_F(CudaDeviceTest, UpdateRightAfterReleaseDoesNotTearTheCapture) {
   const auto device = this->device();
   const GpuStream one, two;
   for (unsigned char round = 0; round < 10; ++round) {
@@ -76,7 +76,7 @@ TEST_F(CudaDeviceTest, AnUpdateEnqueuedRightAfterReleaseTearsNothing) {
   }
 }
 
-TEST_F(CudaDeviceTest, TheDefaultStreamsAreStreamsLikeOthers) {
+TEST_F(CudaDeviceTest, SupportsDefaultStreams) {
   const auto device = this->device();
   for (const CUstream stream : {CUstream{nullptr}, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD}) {
     const auto bytes = overlapped_->fill(3);
@@ -89,7 +89,7 @@ TEST_F(CudaDeviceTest, TheDefaultStreamsAreStreamsLikeOthers) {
   }
 }
 
-TEST_F(CudaDeviceTest, AStreamThatWasNotNamedDoesNotWait) {
+TEST_F(CudaDeviceTest, DoesNotDelayUnnamedStreams) {
   if (!has_buttons()) GTEST_SKIP();
   const auto device = this->device();
   const GpuStream named, other;
@@ -102,7 +102,7 @@ TEST_F(CudaDeviceTest, AStreamThatWasNotNamedDoesNotWait) {
   ASSERT_EQ(outcome(), 1);
 }
 
-TEST_F(CudaDeviceTest, StagingAsLargeAsTheStateFreesTheUpdateBeforeAnythingIsCopiedOut) {
+TEST_F(CudaDeviceTest, FullSizeStagingFreesTheUpdateBeforeCopyingOut) {
   if (!has_buttons()) GTEST_SKIP();
   const auto device = this->device(64 * leaf);
   const GpuStream stream;
@@ -118,7 +118,7 @@ TEST_F(CudaDeviceTest, StagingAsLargeAsTheStateFreesTheUpdateBeforeAnythingIsCop
   slot_->expect_holds(bytes);
 }
 
-TEST_F(CudaDeviceTest, ItsThreadKeepsNoMoreEnqueuedThanThereAreSubBuffers) {
+TEST_F(CudaDeviceTest, EnqueuesNoMoreChunksThanSubBuffers) {
   if (!has_buttons()) GTEST_SKIP();
   const auto device = this->device();
   buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
@@ -131,7 +131,7 @@ TEST_F(CudaDeviceTest, ItsThreadKeepsNoMoreEnqueuedThanThereAreSubBuffers) {
   ASSERT_EQ(outcome(), 1);
 }
 
-TEST_F(CudaDeviceTest, TakesLessStagingWhereLessMemoryIsFree) {
+TEST_F(CudaDeviceTest, UsesLessStagingIfLessMemoryIsFree) {
   if (!has_buttons()) GTEST_SKIP();
   buttons().free_bytes(9 * leaf);
   const auto device = this->device(64 * leaf);
@@ -156,7 +156,7 @@ TEST_F(CudaDeviceTest, SaysThatTheGpuHasNoMemoryLeft) {
   }
 }
 
-TEST_F(CudaDeviceTest, ACancelledCopyTouchesNothingAfterwards) {
+TEST_F(CudaDeviceTest, CancelledCopyWritesNothingLater) {
   const auto device = this->device();
   const GpuStream stream;
   for (int round = 0; round < 20; ++round) {
@@ -178,7 +178,7 @@ TEST_F(CudaDeviceTest, ACancelledCopyTouchesNothingAfterwards) {
   slot_->expect_holds(bytes);
 }
 
-TEST_F(CudaDeviceTest, HostTensorsBesideThoseOfTheGpuAreCapturedWhenStartReturns) {
+TEST_F(CudaDeviceTest, CapturesHostTensorsBeforeStartReturns) {
   const auto device = this->device();
   const auto on_gpu = bytes_of(100'000, 1);
   auto on_host = bytes_of(33'333, 2);
@@ -200,7 +200,7 @@ TEST_F(CudaDeviceTest, HostTensorsBesideThoseOfTheGpuAreCapturedWhenStartReturns
   EXPECT_EQ(on_host, expected_host);
 }
 
-TEST_F(CudaDeviceTest, LoadsWhatWasCapturedAfterWhatTheStreamStillWrites) {
+TEST_F(CudaDeviceTest, LoadsACaptureAfterPendingWritesOfTheStream) {
   const auto device = this->device();
   const GpuStream stream;
   const auto bytes = overlapped_->fill(8);
@@ -215,7 +215,7 @@ TEST_F(CudaDeviceTest, LoadsWhatWasCapturedAfterWhatTheStreamStillWrites) {
   }
 }
 
-TEST_F(CudaDeviceTest, LoadsWhatCannotBePinnedThroughPinnedBuffers) {
+TEST_F(CudaDeviceTest, LoadsUnpinnableMemoryThroughPinnedBuffers) {
   if (!has_buttons()) GTEST_SKIP();
   const auto device = this->device();
   const auto bytes = overlapped_->fill(8);
@@ -244,7 +244,7 @@ TEST_F(CudaDeviceTest, NamesALeafThatDoesNotMatch) {
   EXPECT_EQ(device->load(overlapped_plan_, slot_->const_packed(), nullptr), std::optional<std::size_t>(11));
 }
 
-TEST_F(CudaDeviceTest, ChecksTensorsWhereTheyAreAfterWhatTheStreamStillWrites) {
+TEST_F(CudaDeviceTest, VerifiesTensorsInPlaceAfterPendingWrites) {
   const auto device = this->device();
   const GpuStream stream;
   const auto bytes = overlapped_->fill(9);
@@ -260,7 +260,7 @@ TEST_F(CudaDeviceTest, ChecksTensorsWhereTheyAreAfterWhatTheStreamStillWrites) {
   EXPECT_EQ(device->verify(overlapped_plan_, slot_->digests(), stream), std::optional<std::size_t>(0));
 }
 
-TEST_F(CudaDeviceTest, ChecksAnyRangeOfTheTensors) {
+TEST_F(CudaDeviceTest, VerifiesAnyRangeOfTheTensors) {
   const auto device = this->device();
   const auto bytes = overlapped_->fill(10);
   for (const auto& [first, size] : {std::pair<std::size_t, std::size_t>(0, 1), {1'499'999, 17}, {65'535, 65'536}}) {
@@ -272,7 +272,7 @@ TEST_F(CudaDeviceTest, ChecksAnyRangeOfTheTensors) {
   }
 }
 
-TEST_F(CudaDeviceTest, TensorsAtRestAreCapturedWithoutAStreamAndWithoutAllocating) {
+TEST_F(CudaDeviceTest, CapturesTensorsAtRestWithoutAStreamOrAllocation) {
   const auto device = this->device();
   const auto bytes = overlapped_->fill(11);
   const Device::Copy copy{&overlapped_plan_, slot_->packed()};
@@ -287,7 +287,7 @@ TEST_F(CudaDeviceTest, TensorsAtRestAreCapturedWithoutAStreamAndWithoutAllocatin
   }
 }
 
-TEST_F(CudaDeviceTest, LeavesNothingOnTheGpu) {
+TEST_F(CudaDeviceTest, FreesItsGpuMemory) {
   if (!has_buttons()) GTEST_SKIP();
   const auto before = buttons().allocations();
   {
@@ -300,7 +300,7 @@ TEST_F(CudaDeviceTest, LeavesNothingOnTheGpu) {
   EXPECT_EQ(buttons().allocations(), before);
 }
 
-TEST_F(CudaDeviceTest, RefusesMemoryThatIsNotTheGpus) {
+TEST_F(CudaDeviceTest, RefusesMemoryOutsideTheGpu) {
   AutoDevice device(1, small_staging);
   EXPECT_NO_THROW(device.reach(CKPT_HOST, this));
   EXPECT_THROW(device.reach(CKPT_DEVICE, this), Failure);

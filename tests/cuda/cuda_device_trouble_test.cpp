@@ -8,7 +8,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST_F(CudaDeviceTest, AnErrorThatKillsTheContextBeforeReleaseEndsTheCapture) {
+TEST_F(CudaDeviceTest, ContextErrorBeforeReleaseEndsTheCapture) {
   if (!has_buttons()) GTEST_SKIP();
   const auto device = this->device();
   start(*device, nullptr);
@@ -19,7 +19,7 @@ TEST_F(CudaDeviceTest, AnErrorThatKillsTheContextBeforeReleaseEndsTheCapture) {
   EXPECT_THAT(device->failure(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
 }
 
-TEST_F(CudaDeviceTest, AnErrorThatKillsTheContextAfterReleaseEndsTheCapture) {
+TEST_F(CudaDeviceTest, ContextErrorAfterReleaseEndsTheCapture) {
   if (!has_buttons()) GTEST_SKIP();
   const auto device = this->device();
   buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
@@ -32,7 +32,7 @@ TEST_F(CudaDeviceTest, AnErrorThatKillsTheContextAfterReleaseEndsTheCapture) {
   EXPECT_THAT(device->failure(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
 }
 
-TEST_F(CudaDeviceTest, ATensorThatWasFreedBeforeItsCaptureKillsTheContext) {
+TEST_F(CudaDeviceTest, TensorFreedBeforeItsCaptureKillsTheContext) {
   if (!has_buttons()) GTEST_SKIP() << "a real GPU may find other bytes there";
   const auto device = this->device();
   auto freed = std::make_unique<GpuTensors>(std::vector<std::size_t>{1000, 70'000});
@@ -46,7 +46,7 @@ TEST_F(CudaDeviceTest, ATensorThatWasFreedBeforeItsCaptureKillsTheContext) {
   EXPECT_TRUE(device->broken());
 }
 
-TEST_F(CudaDeviceTest, AGpuThatNeverEndsACopyIsGivenUp) {
+TEST_F(CudaDeviceTest, GivesUpAGpuThatNeverEndsACopy) {
   if (!has_buttons()) GTEST_SKIP();
   const auto device = this->device(small_staging, {.drain_timeout_ms = 20});
   buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
@@ -59,7 +59,7 @@ TEST_F(CudaDeviceTest, AGpuThatNeverEndsACopyIsGivenUp) {
   EXPECT_TRUE(eventually([&] { return device->failure().find("CUDA_ERROR_ILLEGAL_ADDRESS") != std::string::npos; }));
 }
 
-TEST_F(CudaDeviceTest, TheTimeOfACopyBeginsWhenTheGpuGetsToIt) {
+TEST_F(CudaDeviceTest, CopyDeadlineBeginsWhenTheGpuReachesTheCopy) {
   if (!has_buttons()) GTEST_SKIP();
   const auto device = this->device();
   const GpuStream stream;
@@ -80,7 +80,7 @@ TEST_F(CudaDeviceTest, TheTimeOfACopyBeginsWhenTheGpuGetsToIt) {
   EXPECT_TRUE(eventually([&] { return !device->broken(); }));
 }
 
-TEST_F(CudaDeviceTest, GoesOnOnceACopyThatWasGivenUpHasLanded) {
+TEST_F(CudaDeviceTest, ContinuesOnceAnAbandonedCopyHasEnded) {
   if (!has_buttons()) GTEST_SKIP();
   const auto before = buttons().registrations();
   {
@@ -113,7 +113,7 @@ TEST_F(CudaDeviceTest, GoesOnOnceACopyThatWasGivenUpHasLanded) {
 }
 
 // The pages are never touched except where the piece is.
-TEST_F(CudaDeviceTest, NoCopyTouchesTwoRegistrationsOfASlotThatIsTooLargeForOne) {
+TEST_F(CudaDeviceTest, SplitsCopiesAtRegistrationsOfALargeSlot) {
   constexpr std::size_t size_bytes = 2 * pin_max_bytes;
   const std::size_t length_bytes = overlapped_plan_.length_bytes();
   void* const memory =
@@ -143,7 +143,7 @@ TEST_F(CudaDeviceTest, NoCopyTouchesTwoRegistrationsOfASlotThatIsTooLargeForOne)
   EXPECT_TRUE(eventually([&] { return mapped.expired(); }));
 }
 
-TEST_F(CudaDeviceTest, ReleaseOfMoreThanADriversQueueTakesBlocksNoOtherCall) {
+TEST_F(CudaDeviceTest, ReleaseBeyondTheDriversQueueBlocksNoOtherCall) {
   if (!has_buttons()) GTEST_SKIP();
   const GpuTensors large({400 * leaf});
   const Plan plan = large.plan();
@@ -173,7 +173,7 @@ TEST_F(CudaDeviceTest, ReleaseOfMoreThanADriversQueueTakesBlocksNoOtherCall) {
   slot.expect_holds(bytes);
 }
 
-TEST_F(CudaDeviceTest, StagingForALargeStateFreesTheUpdateBeforeAnythingIsCopiedOut) {
+TEST_F(CudaDeviceTest, StagingForALargeStateFreesTheUpdateBeforeCopyingOut) {
   if (!has_buttons()) GTEST_SKIP();
   const GpuTensors large({400 * leaf});
   const Plan plan = large.plan();
@@ -196,7 +196,7 @@ TEST_F(CudaDeviceTest, StagingForALargeStateFreesTheUpdateBeforeAnythingIsCopied
   EXPECT_EQ(buttons().queue_full(), queue_full);
 }
 
-TEST_F(CudaDeviceTest, ReleaseOfALargeStateFailsAtItsDeadlineIfTheGpuDoesNotMove) {
+TEST_F(CudaDeviceTest, ReleaseOfALargeStateFailsAtItsDeadlineIfTheGpuHangs) {
   if (!has_buttons()) GTEST_SKIP();
   const GpuTensors large({400 * leaf});
   const Plan plan = large.plan();
@@ -219,7 +219,7 @@ TEST_F(CudaDeviceTest, ReleaseOfALargeStateFailsAtItsDeadlineIfTheGpuDoesNotMove
   slot.expect_holds(bytes);
 }
 
-TEST_F(CudaDeviceTest, ALoadThatTheGpuDoesNotEndFailsAtItsDeadlineAndCapturesGoOnLater) {
+TEST_F(CudaDeviceTest, HungLoadFailsAtItsDeadlineAndCapturesContinueLater) {
   if (!has_buttons()) GTEST_SKIP();
   CudaDevice device(0, small_staging, {.drain_timeout_ms = 20, .load_timeout_ms = 20});
   attach(device, {slot_->range(), private_slot_->range()});
@@ -237,7 +237,7 @@ TEST_F(CudaDeviceTest, ALoadThatTheGpuDoesNotEndFailsAtItsDeadlineAndCapturesGoO
   slot_->expect_holds(bytes);
 }
 
-TEST_F(CudaDeviceTest, AGpuThatDoesNotAnswerIsNotCheckedForEver) {
+TEST_F(CudaDeviceTest, VerificationFailsAtItsDeadlineIfTheGpuHangs) {
   if (!has_buttons()) GTEST_SKIP();
   CudaDevice device(0, small_staging, {.drain_timeout_ms = 20, .load_timeout_ms = 1000});
   const std::vector<std::uint64_t> digests(overlapped_plan_.leaves());
@@ -250,7 +250,7 @@ TEST_F(CudaDeviceTest, AGpuThatDoesNotAnswerIsNotCheckedForEver) {
   EXPECT_NE(device.verify(overlapped_plan_, digests.data(), nullptr), std::nullopt);
 }
 
-TEST_F(CudaDeviceTest, ASynchronousPieceThatDoesNotArriveInTimeIsTold) {
+TEST_F(CudaDeviceTest, ReportsASynchronousPieceThatIsLate) {
   if (!has_buttons()) GTEST_SKIP();
   const auto device = this->device();
   buttons().hold(CKPT_DOUBLE_TO_HOST, 1);

@@ -77,14 +77,14 @@ class CudaEncodeTest : public GpuTest {
   }
 };
 
-TEST_F(CudaEncodeTest, MakesWhatTheHostMakes) {
+TEST_F(CudaEncodeTest, MatchesTheHostsEncoding) {
   expect_same({leaf_bytes}, 1);
   expect_same({40 * leaf_bytes, 40 * leaf_bytes, 40 * leaf_bytes}, 40);
   expect_same({3 * leaf_bytes, 5 * leaf_bytes, 5 * leaf_bytes - 1, 0, leaf_bytes + 1, 2 * leaf_bytes + 100}, 5);
   expect_same(std::vector<std::size_t>(kernels::max_stripe_pieces - 1, 2 * leaf_bytes - 3), 2);
 }
 
-TEST_F(CudaEncodeTest, SourcesEndAnywhere) {
+TEST_F(CudaEncodeTest, AcceptsSourcesOfAnyLength) {
   for (const std::size_t odd : {1u, 3u, 8u, 16u, 17u, 128u, 129u, 240u, 241u, 1023u, 1024u, 1025u, 40'001u, 65'535u})
     expect_same({2 * leaf_bytes, odd, leaf_bytes + odd}, 2);
 }

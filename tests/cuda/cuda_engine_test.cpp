@@ -13,7 +13,7 @@ using testing::HasSubstr;
 // The fake agent's segments. One that lies across a multiple of pin_max_bytes has a slot of two registrations.
 constexpr std::uint64_t segments = 2, cuts_max = segments;
 
-TEST_F(CudaEngineTest, WhatTheAgentGetsIsWhatWasOnTheGpu) {
+TEST_F(CudaEngineTest, AgentGetsTheBytesOfTheGpu) {
   const auto engine = started();
   restore(*engine);
   const auto bytes = bytes_of(main_bytes, 1), statistics = bytes_of(1000, 2);
@@ -26,7 +26,7 @@ TEST_F(CudaEngineTest, WhatTheAgentGetsIsWhatWasOnTheGpu) {
   EXPECT_EQ(stored("statistics", CheckpointId(1, 0)), statistics);
 }
 
-TEST_F(CudaEngineTest, NoVersionIsTornByUpdatesEnqueuedRightAfterBeforeUpdate) {
+TEST_F(CudaEngineTest, UpdatesRightAfterBeforeUpdateTearNoCheckpoint) {
   const auto engine = started();
   restore(*engine);
   unsigned char value = 0;
@@ -41,7 +41,7 @@ TEST_F(CudaEngineTest, NoVersionIsTornByUpdatesEnqueuedRightAfterBeforeUpdate) {
   }
 }
 
-TEST_F(HeldCudaEngineTest, BeforeUpdateDoesNotWaitForTheGpuAndNothingIsKnownBeforeAllIsThere) {
+TEST_F(HeldCudaEngineTest, BeforeUpdateDoesNotWaitAndPublishesNothingEarly) {
   const auto engine = started(staging_for_all_bytes);
   restore(*engine);
   update(1);
@@ -91,7 +91,7 @@ class GpuLoopTest : public HeldCudaEngineTest {
   std::atomic<std::int64_t> at_snapshot_{-1};
 };
 
-TEST_F(GpuLoopTest, ALoopThatRunsAheadOfTheGpuSkipsNothing) {
+TEST_F(GpuLoopTest, LoopThatRunsAheadOfTheGpuSkipsNothing) {
   engine_ = started(staging_for_all_bytes);
   restore(*engine_);
   for (std::int64_t k = 0; k < 10; ++k) {
@@ -109,7 +109,7 @@ TEST_F(GpuLoopTest, ALoopThatRunsAheadOfTheGpuSkipsNothing) {
   engine_.reset();
 }
 
-TEST_F(GpuLoopTest, ALoopThatWaitsForTheGpuInEachIterationSkipsNothing) {
+TEST_F(GpuLoopTest, LoopThatWaitsForTheGpuEachIterationSkipsNothing) {
   engine_ = started(staging_for_all_bytes);
   restore(*engine_);
   for (std::int64_t k = 0; k < 10; ++k) {
@@ -124,7 +124,7 @@ TEST_F(GpuLoopTest, ALoopThatWaitsForTheGpuInEachIterationSkipsNothing) {
   engine_.reset();
 }
 
-TEST_F(GpuLoopTest, ACopyThatDoesNotFitTheIterationIsNotWaitedForOnceTheGpuHasNothingToDo) {
+TEST_F(GpuLoopTest, DoesNotWaitForALongCopyWhileTheGpuIsIdle) {
   engine_ = started(staging_for_all_bytes);
   restore(*engine_);
   work(0, [] { return true; });
@@ -141,7 +141,7 @@ TEST_F(GpuLoopTest, ACopyThatDoesNotFitTheIterationIsNotWaitedForOnceTheGpuHasNo
   engine_.reset();
 }
 
-TEST_F(HeldCudaEngineTest, AForgottenBeforeUpdateIsNoticed) {
+TEST_F(HeldCudaEngineTest, NoticesAForgottenBeforeUpdate) {
   const auto engine = started();
   restore(*engine);
   // Everything is copied when the update comes, so that nothing races here. The engine cannot know that.
@@ -188,7 +188,7 @@ bool ends_whole(CUstream stream) {
   return cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS && graph != nullptr;
 }
 
-TEST_F(CudaEngineTest, ACallDuringTheCaptureOfAGraphIsRefusedAndTheGraphStaysValid) {
+TEST_F(CudaEngineTest, RefusesCallsDuringAGraphCaptureAndKeepsTheGraphValid) {
   const auto engine = started();
   const auto refused_during_capture = [&](const std::function<void()>& call) {
     EXPECT_CUDA(cuStreamBeginCapture(stream(), CU_STREAM_CAPTURE_MODE_GLOBAL));
@@ -210,7 +210,7 @@ TEST_F(CudaEngineTest, ACallDuringTheCaptureOfAGraphIsRefusedAndTheGraphStaysVal
   EXPECT_EQ(stored("weights", CheckpointId(1, 1)), std::vector(main_bytes, std::byte{2}));
 }
 
-TEST_F(CudaEngineTest, SnapshotsDuringTheCaptureOfAnotherStreamDoNotDisturbIt) {
+TEST_F(CudaEngineTest, SnapshotsDoNotDisturbAGraphCaptureOfAnotherStream) {
   const auto engine = started();
   restore(*engine);
   const GpuStream captured_stream;
@@ -225,7 +225,7 @@ TEST_F(CudaEngineTest, SnapshotsDuringTheCaptureOfAnotherStreamDoNotDisturbIt) {
   }
 }
 
-TEST_F(HeldCudaEngineTest, ADeadContextStopsSnapshotsAndLeavesWhatWasStored) {
+TEST_F(HeldCudaEngineTest, DeadContextStopsSnapshotsAndKeepsStoredOnes) {
   const auto engine = started();
   restore(*engine);
   update(5);
@@ -246,7 +246,7 @@ TEST_F(HeldCudaEngineTest, ADeadContextStopsSnapshotsAndLeavesWhatWasStored) {
   EXPECT_EQ(stored("weights", CheckpointId(1, 0)), std::vector(main_bytes, std::byte{5}));
 }
 
-TEST_F(CudaEngineTest, ATensorThatIsNotOnTheGpuIsRefusedByName) {
+TEST_F(CudaEngineTest, RefusesATensorOutsideTheGpuByName) {
   const auto made = engine<device::AutoDevice>({}, 1u, staging_bytes);
   std::array<std::byte, 8> on_host{};
   const std::int64_t size = 8;
@@ -259,7 +259,7 @@ TEST_F(CudaEngineTest, ATensorThatIsNotOnTheGpuIsRefusedByName) {
   add(*made, "weights", *weights_, CKPT_OVERLAPPED);
 }
 
-TEST_F(HeldCudaEngineTest, LessStagingThanWasAskedForIsToldOnceAndWorks) {
+TEST_F(HeldCudaEngineTest, WarnsOnceOfReducedStagingAndWorks) {
   buttons().free_bytes(staging_bytes / 2 + 5000);
   const auto made = engine<device::AutoDevice>({}, 1u, staging_bytes);
   EXPECT_EQ(made->stats().gpu_staging_bytes, 0u);
@@ -276,13 +276,13 @@ TEST_F(HeldCudaEngineTest, LessStagingThanWasAskedForIsToldOnceAndWorks) {
   EXPECT_THAT(agent_->last_reserve().at("shortage"), HasSubstr("has too little free memory for"));
 }
 
-TEST_F(CudaEngineTest, EnoughMemoryIsNoNews) {
+TEST_F(CudaEngineTest, WarnsOfNothingIfThereIsEnoughMemory) {
   const auto made = engine<device::AutoDevice>({}, 1u, staging_bytes);
   EXPECT_EQ(add(*made, "weights", *weights_, CKPT_OVERLAPPED), "");
   EXPECT_EQ(made->stats().gpu_staging_bytes, staging_bytes);
 }
 
-TEST_F(HeldCudaEngineTest, MemoryThatCannotBePinnedIsAnErrorOfTheSnapshotAlone) {
+TEST_F(HeldCudaEngineTest, UnpinnableMemoryFailsOnlyTheSnapshot) {
   const auto engine = started();
   buttons().refuse_registration(CUDA_ERROR_NOT_PERMITTED);
   restore(*engine);
@@ -293,7 +293,7 @@ TEST_F(HeldCudaEngineTest, MemoryThatCannotBePinnedIsAnErrorOfTheSnapshotAlone) 
   EXPECT_EQ(before_update(*engine).status, CKPT_OK);
 }
 
-TEST_F(HeldCudaEngineTest, ARefusedPinningThatSucceedsLaterIsToldOnceAndSnapshotsGoOn) {
+TEST_F(HeldCudaEngineTest, WarnsOnceOfDelayedPinningAndContinuesSnapshots) {
   const auto engine = started();
   buttons().refuse_registration(CUDA_ERROR_NOT_PERMITTED);
   restore(*engine);
@@ -314,7 +314,7 @@ TEST_F(HeldCudaEngineTest, ARefusedPinningThatSucceedsLaterIsToldOnceAndSnapshot
   EXPECT_EQ(warnings.take(CKPT_WARNING_GPU_MEMORY), "");
 }
 
-TEST_F(HeldCudaEngineTest, ASnapshotDuringPinningIsSkippedAndSaysHowFarItIs) {
+TEST_F(HeldCudaEngineTest, SkipsASnapshotDuringPinningAndReportsProgress) {
   const auto engine = started();
   buttons().hold_registrations(1);
   buttons().let_registrations(1);  // of the words that the GPU writes
@@ -326,7 +326,7 @@ TEST_F(HeldCudaEngineTest, ASnapshotDuringPinningIsSkippedAndSaysHowFarItIs) {
   EXPECT_EQ(snapshot(*engine, 1).status, CKPT_OK);
 }
 
-TEST_F(HeldCudaEngineTest, AGrowingStatePinsAndFreesNothingOnTheTrainingThread) {
+TEST_F(HeldCudaEngineTest, GrowingStatePinsAndFreesNothingOnTheTrainingThread) {
   const auto engine = started();
   restore(*engine);
   ASSERT_EQ(snapshot(*engine, 0).status, CKPT_OK);
@@ -363,7 +363,7 @@ TEST_F(HeldCudaEngineTest, EachSlotIsOneRegistration) {
   EXPECT_EQ(buttons().registered_here(), pinned_by_restore) << "training waits for no pinning";
 }
 
-TEST_F(HeldCudaEngineTest, ASlotThatTheAgentAddsIsPinnedBesideTraining) {
+TEST_F(HeldCudaEngineTest, PinsAnAddedSlotInTheBackground) {
   const auto engine = started();
   restore(*engine);
   ASSERT_EQ(snapshot(*engine, 0).status, CKPT_OK);
@@ -381,7 +381,7 @@ TEST_F(HeldCudaEngineTest, ASlotThatTheAgentAddsIsPinnedBesideTraining) {
   EXPECT_EQ(buttons().registered_here(), registered_here);
 }
 
-TEST_F(HeldCudaEngineTest, AnEngineThatEndsLeavesNothingPinned) {
+TEST_F(HeldCudaEngineTest, UnpinsEverythingWhenTheEngineEnds) {
   const auto before = buttons().registrations();
   {
     const auto engine = started();

@@ -233,7 +233,7 @@ class CudaParityTest : public CudaExchangeOfSeveralTest {
   }
 };
 
-TEST_F(CudaParityTest, EachMemberMakesItsNodesParityWithItsProof) {
+TEST_F(CudaParityTest, EachMemberMakesItsNodesParityAndProof) {
   for (const std::uint32_t rows : {1u, 2u, 3u}) {
     join_group({9, 3, 17, 11}, rows);
     allow(UINT64_MAX);
@@ -245,14 +245,14 @@ TEST_F(CudaParityTest, EachMemberMakesItsNodesParityWithItsProof) {
   }
 }
 
-TEST_F(CudaParityTest, AGroupOfTwoHasParityToo) {
+TEST_F(CudaParityTest, SupportsAGroupOfTwo) {
   join_group({5, 2}, 1, 1);
   allow(UINT64_MAX);
   ASSERT_TRUE(advance_until([&] { return all_over(); }));
   EXPECT_TRUE(all_have_parity());
 }
 
-TEST_F(CudaParityTest, OneExchangeFollowsAnother) {
+TEST_F(CudaParityTest, RunsOneExchangeAfterAnother) {
   join_group({6, 7, 8}, 1);
   for (int round = 0; round < 3; ++round) {
     if (round != 0) begin_all();
@@ -284,7 +284,7 @@ TEST_F(CudaParityTest, OnlyParityAndItsProofGoToTheHost) {
   EXPECT_LE(nccl_buttons().sent_bytes() - sent_before, pieces_bytes + 4 * 3 * plan_->steps());
 }
 
-TEST_F(CudaParityTest, AHangIsToldAndWhatIsGivenUpWritesNothingMore) {
+TEST_F(CudaParityTest, ReportsAHangAndAbandonedExchangeWritesNothing) {
   settings_.step_timeout_ms = 50;
   join_group({9, 9, 9}, 1);
   nccl_buttons().hang(1, 1);
@@ -295,14 +295,14 @@ TEST_F(CudaParityTest, AHangIsToldAndWhatIsGivenUpWritesNothingMore) {
   EXPECT_EQ(*members_[0]->slot(0), std::byte{0x5A});
 }
 
-TEST_F(CudaExchangeTest, OneThatIsAloneGetsItsOwnPiece) {
+TEST_F(CudaExchangeTest, SingleMemberGetsItsOwnPiece) {
   join({9});
   allow(UINT64_MAX);
   EXPECT_TRUE(advance_until([&] { return all_over(); }));
   EXPECT_TRUE(all_have_all());
 }
 
-TEST_F(CudaExchangeTest, OneExchangeFollowsAnother) {
+TEST_F(CudaExchangeTest, RunsOneExchangeAfterAnother) {
   join({5});
   for (int round = 0; round < 3; ++round) {
     if (round != 0) begin();
@@ -313,7 +313,7 @@ TEST_F(CudaExchangeTest, OneExchangeFollowsAnother) {
 }
 
 // NCCL connects two members with their first group: no step may be that one.
-TEST_F(CudaExchangeOfSeveralTest, MembersHaveMetOnceEachHasExchangedSomethingWithAllOthers) {
+TEST_F(CudaExchangeOfSeveralTest, MembersMeetOnceEachHasExchangedWithAllOthers) {
   come({3, 3, 3});
   const auto groups_before = nccl_buttons().groups(), sent_before = nccl_buttons().sent_bytes();
   for (int turn = 0; turn < 300; ++turn) {  // as many as it would need, and more; the third one takes no part
@@ -331,7 +331,7 @@ TEST_F(CudaExchangeOfSeveralTest, MembersHaveMetOnceEachHasExchangedSomethingWit
   ASSERT_TRUE(advance_until([&] { return nccl_buttons().groups() == groups_before + 4; }));
 }
 
-TEST_F(CudaExchangeOfSeveralTest, PiecesOfTwoArriveWithTheOther) {
+TEST_F(CudaExchangeOfSeveralTest, EachOfTwoMembersReceivesTheOthersPiece) {
   join({17, 4});
   allow(UINT64_MAX);
   ASSERT_TRUE(advance_until([&] { return all_over(); }));
@@ -341,21 +341,21 @@ TEST_F(CudaExchangeOfSeveralTest, PiecesOfTwoArriveWithTheOther) {
   }
 }
 
-TEST_F(CudaExchangeOfSeveralTest, PiecesOfThreeArriveWithAllOthers) {
+TEST_F(CudaExchangeOfSeveralTest, EachOfThreeMembersReceivesAllPieces) {
   join({1, 6, 3});
   allow(UINT64_MAX);
   ASSERT_TRUE(advance_until([&] { return all_over(); }));
   EXPECT_TRUE(all_have_all());
 }
 
-TEST_F(CudaExchangeOfSeveralTest, OneBufferIsEnough) {
+TEST_F(CudaExchangeOfSeveralTest, WorksWithOneBuffer) {
   join({7, 7}, 1);
   allow(UINT64_MAX);
   ASSERT_TRUE(advance_until([&] { return all_over(); }));
   EXPECT_TRUE(all_have_all());
 }
 
-TEST_F(CudaExchangeOfSeveralTest, AStepIsIssuedOnlyWhenItIsAllowed) {
+TEST_F(CudaExchangeOfSeveralTest, IssuesOnlyAllowedSteps) {
   join({9, 9});
   const auto sent_before = nccl_buttons().sent_bytes();
   advance_for_a_while();
@@ -372,7 +372,7 @@ TEST_F(CudaExchangeOfSeveralTest, AStepIsIssuedOnlyWhenItIsAllowed) {
 }
 
 // The chunk that waits for the other member would else stand in front of training's work.
-TEST_F(CudaExchangeOfSeveralTest, NoStepIsOnTheStreamBeforeTheOneBeforeItHasCrossed) {
+TEST_F(CudaExchangeOfSeveralTest, EnqueuesAStepOnlyAfterThePreviousOneHasCrossed) {
   join({9, 9});
   const auto groups_before = nccl_buttons().groups();
   exchange(0).allow(UINT64_MAX);
@@ -383,7 +383,7 @@ TEST_F(CudaExchangeOfSeveralTest, NoStepIsOnTheStreamBeforeTheOneBeforeItHasCros
   ASSERT_TRUE(advance_until([&] { return all_over(); }));
 }
 
-TEST_F(CudaExchangeOfSeveralTest, StepsCrossWhileOthersAreCopiedOutAsLongAsThereAreBuffers) {
+TEST_F(CudaExchangeOfSeveralTest, StepsCrossDuringCopyOutWhileBuffersLast) {
   join({9, 9});
   const auto sent_before = nccl_buttons().sent_bytes();
   const auto crossed_steps = [&] { return (nccl_buttons().sent_bytes() - sent_before) / (2 * leaf_bytes); };
@@ -398,7 +398,7 @@ TEST_F(CudaExchangeOfSeveralTest, StepsCrossWhileOthersAreCopiedOutAsLongAsThere
   EXPECT_TRUE(all_have_all());
 }
 
-TEST_F(CudaExchangeOfSeveralTest, ASlowMemberIsWaitedFor) {
+TEST_F(CudaExchangeOfSeveralTest, WaitsForASlowMember) {
   join({3, 3});
   nccl_buttons().slow(1, 5'000);
   allow(UINT64_MAX);
@@ -406,7 +406,7 @@ TEST_F(CudaExchangeOfSeveralTest, ASlowMemberIsWaitedFor) {
   EXPECT_TRUE(all_have_all());
 }
 
-TEST_F(CudaExchangeOfSeveralTest, AHangIsToldAndWhatIsGivenUpWritesNothingMore) {
+TEST_F(CudaExchangeOfSeveralTest, ReportsAHangAndAbandonedExchangeWritesNothing) {
   settings_.step_timeout_ms = 50;
   join({9, 9});
   nccl_buttons().hang(1, 1);
@@ -421,7 +421,7 @@ TEST_F(CudaExchangeOfSeveralTest, AHangIsToldAndWhatIsGivenUpWritesNothingMore) 
   exchange(0).advance();  // there is nothing to do
 }
 
-TEST_F(CudaExchangeOfSeveralTest, AMemberThatNeverBeginsIsNotWaitedForForEver) {
+TEST_F(CudaExchangeOfSeveralTest, GivesUpAMemberThatNeverBegins) {
   settings_.step_timeout_ms = 50;
   join({9, 9});
   exchange(0).allow(1);
@@ -429,7 +429,7 @@ TEST_F(CudaExchangeOfSeveralTest, AMemberThatNeverBeginsIsNotWaitedForForEver) {
   EXPECT_TRUE(exchange(0).give_up().wait(late()));
 }
 
-TEST_F(CudaExchangeOfSeveralTest, AMemberThatDiesIsTold) {
+TEST_F(CudaExchangeOfSeveralTest, ReportsADeadMember) {
   join({9, 9});
   exchange(0).allow(UINT64_MAX);
   for (int turn = 0; turn < 10; ++turn) exchange(0).advance();
@@ -438,7 +438,7 @@ TEST_F(CudaExchangeOfSeveralTest, AMemberThatDiesIsTold) {
   EXPECT_TRUE(exchange(0).give_up().wait(late()));
 }
 
-TEST_F(CudaExchangeOfSeveralTest, AnAsynchronousErrorIsTold) {
+TEST_F(CudaExchangeOfSeveralTest, ReportsAnAsynchronousError) {
   join({9, 9});
   allow(UINT64_MAX);
   nccl_buttons().fail(0, nccl::internal_error);
@@ -447,7 +447,7 @@ TEST_F(CudaExchangeOfSeveralTest, AnAsynchronousErrorIsTold) {
 }
 
 // Its end is reached all the same.
-TEST_F(CudaExchangeTest, AGroupThatAnotherThreadAbortsWhileTheDriverIsAskedLandsNowhere) {
+TEST_F(CudaExchangeTest, GroupAbortedDuringADriverCallDeliversNothing) {
   join({9});
   if (!has_nccl_buttons()) GTEST_SKIP();
   ASSERT_TRUE(advance_until([&] { return exchange(0).filled() == buffers; }));
@@ -474,7 +474,7 @@ TEST_F(CudaExchangeTest, AGroupThatAnotherThreadAbortsWhileTheDriverIsAskedLands
   EXPECT_EQ(*members_[0]->slot(0), std::byte{0x5A});
 }
 
-TEST_F(CudaExchangeTest, AGpuThatPacksNothingIsToldAsSlow) {
+TEST_F(CudaExchangeTest, ReportsAGpuThatPacksNothingAsSlow) {
   settings_.step_timeout_ms = 50;
   join({9});
   if (!has_buttons()) GTEST_SKIP();
@@ -485,7 +485,7 @@ TEST_F(CudaExchangeTest, AGpuThatPacksNothingIsToldAsSlow) {
   EXPECT_TRUE(exchange(0).give_up().wait(late()));
 }
 
-TEST_F(CudaExchangeTest, ADeadContextIsToldAndNobodyKnowsWhatItStillWrites) {
+TEST_F(CudaExchangeTest, ReportsADeadContextAndNeverFreesItsMemory) {
   join({9});
   if (!has_buttons()) GTEST_SKIP();
   allow(UINT64_MAX);
@@ -498,7 +498,7 @@ TEST_F(CudaExchangeTest, ADeadContextIsToldAndNobodyKnowsWhatItStillWrites) {
   keep_for_good(std::move(members_));
 }
 
-TEST_F(CudaExchangeOfSeveralTest, WhatEndsInTheMiddleIsGivenUpAndFreed) {
+TEST_F(CudaExchangeOfSeveralTest, ExchangeEndedInTheMiddleIsAbandonedAndFreed) {
   join({9, 9});
   const auto allocations = buttons().allocations();
   const auto groups_before = nccl_buttons().groups();

@@ -94,14 +94,14 @@ class CudaGradientsTest : public CudaEngineTest {
     EXPECT_EQ(recorded(2), 2);
   }
 
-  std::unique_ptr<Engine> engine_;
   std::optional<GpuBytes> parameter_, first_, second_, gradient_, count_;
   unsigned char updates_ = 0;
+  std::unique_ptr<Engine> engine_;  // last: it may still copy the tensors when the test ends
 };
 
 using HeldCudaGradientsTest = Held<CudaGradientsTest>;
 
-TEST_F(CudaGradientsTest, TheRecordHasTheGradientAndTheNumberOfTheStep) {
+TEST_F(CudaGradientsTest, RecordHoldsTheGradientAndTheStepNumber) {
   start();
   capture(0);
   ASSERT_TRUE(engine_->wants_gradients());
@@ -122,7 +122,7 @@ TEST_F(CudaGradientsTest, TheRecordHasTheGradientAndTheNumberOfTheStep) {
   EXPECT_EQ(bytes[record.copied[0].record_at], std::byte{1});
 }
 
-TEST_F(HeldCudaGradientsTest, AGradientIsReadAfterTheWorkThatMakesItAndBeforeTheUpdateWithoutWaitingForTheGpu) {
+TEST_F(HeldCudaGradientsTest, ReadsAGradientInStreamOrderWithoutWaitingForTheGpu) {
   start();
   capture(0);
   await(0);
@@ -136,7 +136,7 @@ TEST_F(HeldCudaGradientsTest, AGradientIsReadAfterTheWorkThatMakesItAndBeforeThe
   EXPECT_EQ(recorded(1), 9);
 }
 
-TEST_F(HeldCudaGradientsTest, GradientsAreOfUseWhileTheGpuStillCopiesTheCheckpoint) {
+TEST_F(HeldCudaGradientsTest, TakesGradientsWhileTheGpuStillCopiesTheCheckpoint) {
   start(staging_for_all_bytes);
   buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
   capture(0);
@@ -152,13 +152,13 @@ TEST_F(HeldCudaGradientsTest, GradientsAreOfUseWhileTheGpuStillCopiesTheCheckpoi
   EXPECT_EQ(recorded(1), 5);
 }
 
-TEST_F(HeldCudaGradientsTest, TheNextGradientsDoNotChangeARecordThatTheGpuStillCopies) { overwrite_a_record(); }
+TEST_F(HeldCudaGradientsTest, NextGradientsDoNotChangeARecordStillBeingCopied) { overwrite_a_record(); }
 
-TEST_F(HeldCudaGradientsTest, TheNextGradientsDoNotChangeARecordOfWhichTheGpuStillHasAllInStagingMemory) {
+TEST_F(HeldCudaGradientsTest, NextGradientsDoNotChangeARecordStillInStaging) {
   overwrite_a_record(2 * staging_for_all_bytes);
 }
 
-TEST_F(HeldCudaGradientsTest, MemoryForGradientsIsAllocatedOnce) {
+TEST_F(HeldCudaGradientsTest, AllocatesMemoryForGradientsOnce) {
   start();
   std::uint64_t allocations = 0;
   for (std::int64_t k = 0; k < 5; ++k) {
@@ -171,7 +171,7 @@ TEST_F(HeldCudaGradientsTest, MemoryForGradientsIsAllocatedOnce) {
   EXPECT_LE(buttons().allocations(), allocations);  // fewer if earlier memory is freed only now
 }
 
-TEST_F(HeldCudaGradientsTest, TheUpdateIsNotRepeatedIfTheGpuHasNoMemoryForTheGradients) {
+TEST_F(HeldCudaGradientsTest, DoesNotRepeatTheUpdateWithoutGpuMemoryForGradients) {
   start();
   WarningLog warnings(*engine_);
   capture(0);
@@ -188,7 +188,7 @@ TEST_F(HeldCudaGradientsTest, TheUpdateIsNotRepeatedIfTheGpuHasNoMemoryForTheGra
   engine_->on_warning(nullptr, nullptr);
 }
 
-TEST_F(CudaGradientsTest, RefusesAddressesThatAreNotOnTheGpuAndStreamsThatAreRecorded) {
+TEST_F(CudaGradientsTest, RefusesHostAddressesAndStreamsUnderGraphCapture) {
   start();
   capture(0);
   await(0);
@@ -209,7 +209,7 @@ TEST_F(CudaGradientsTest, RefusesAddressesThatAreNotOnTheGpuAndStreamsThatAreRec
   EXPECT_CUDA(cuStreamEndCapture(stream(), &graph));
 }
 
-TEST_F(CudaGradientsTest, SaysWhichUpdatesOfAGpuAreNotRepeated) {
+TEST_F(CudaGradientsTest, WarnsOfGpuUpdatesThatAreNotRepeated) {
   start();
   ckpt_gradient_t decayed = gradient(), unfused = gradient();
   decayed.weight_decay = 0.1;

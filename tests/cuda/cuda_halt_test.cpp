@@ -99,14 +99,14 @@ class GpuHaltTest : public Halting<HeldCudaEngineTest> {
   std::vector<std::unique_ptr<GpuBytes>> biases_;  // more tensors, if a test wants them
 };
 
-TEST_F(GpuHaltTest, BetweenDueIterationsThePrivateShardIsKept) {
+TEST_F(GpuHaltTest, KeepsThePrivateShardBetweenDueIterations) {
   const auto engine = halting_engine();
   train(*engine, 0, 3);
   EXPECT_FALSE(is_stored("rank0", 3));
   EXPECT_EQ(stored("statistics", CheckpointId(1, 3)), std::vector(1000, std::byte{value(3)}));
 }
 
-TEST_F(GpuHaltTest, ADueIterationLeavesItsPrivateShardToo) {
+TEST_F(GpuHaltTest, DueIterationAlsoKeepsItsPrivateShard) {
   const auto engine = halting_engine();
   train(*engine, 0, 9);
   ASSERT_EQ(before_update(*engine).status, CKPT_OK);
@@ -116,7 +116,7 @@ TEST_F(GpuHaltTest, ADueIterationLeavesItsPrivateShardToo) {
   EXPECT_EQ(stored("statistics", CheckpointId(1, 10)), std::vector(1000, std::byte{value(10)}));
 }
 
-TEST_F(GpuHaltTest, NoUpdateIsEnqueuedBehindACommunicationThatHangs) {
+TEST_F(GpuHaltTest, EnqueuesNoUpdateBehindAHungCommunication) {
   const auto engine = halting_engine();
   train(*engine, 0, 3);
   HungCommunication communication(stream());
@@ -131,7 +131,7 @@ TEST_F(GpuHaltTest, NoUpdateIsEnqueuedBehindACommunicationThatHangs) {
   expect_stored(3);
 }
 
-TEST_F(GpuHaltTest, AnUpdateIsAllowedOnceTheGpuHasGotToIt) {
+TEST_F(GpuHaltTest, AllowsAnUpdateOnceTheGpuReachesIt) {
   const auto engine = halting_engine();
   train(*engine, 0, 3);
   HungCommunication communication(stream());
@@ -141,7 +141,7 @@ TEST_F(GpuHaltTest, AnUpdateIsAllowedOnceTheGpuHasGotToIt) {
   EXPECT_EQ(update.get(), CKPT_OK);
 }
 
-TEST_F(GpuHaltTest, ARankWhoseUpdateHangsOnTheGpuIsNotAtRest) {
+TEST_F(GpuHaltTest, RankWhoseUpdateHangsOnTheGpuIsNotAtRest) {
   const auto engine = halting_engine();
   train(*engine, 0, 3);
   ASSERT_EQ(before_update(*engine).status, CKPT_OK);
@@ -157,7 +157,7 @@ TEST_F(GpuHaltTest, ARankWhoseUpdateHangsOnTheGpuIsNotAtRest) {
   EXPECT_EQ(stored("weights", CheckpointId(1, 4)), weights(4));
 }
 
-TEST_F(GpuHaltTest, AHeldRankThatLagsWaitsForTheGpuBeforeItsOneMoreUpdate) {
+TEST_F(GpuHaltTest, LaggingRankWaitsForTheGpuBeforeItsLastUpdate) {
   const auto engine = halting_engine();
   train(*engine, 0, 3);
   HungCommunication communication(stream());
@@ -176,7 +176,7 @@ TEST_F(GpuHaltTest, AHeldRankThatLagsWaitsForTheGpuBeforeItsOneMoreUpdate) {
   expect_stored(4);
 }
 
-TEST_F(GpuHaltTest, AnAbortThatHangsWhileTheGateIsClosedDelaysNoCapture) {
+TEST_F(GpuHaltTest, HungAbortDoesNotDelayTheCapture) {
   const auto engine = halting_engine();
   train(*engine, 0, 3);
   HungCommunication communication(stream());
@@ -194,7 +194,7 @@ TEST_F(GpuHaltTest, AnAbortThatHangsWhileTheGateIsClosedDelaysNoCapture) {
   EXPECT_EQ(abort.get(), CUDA_SUCCESS);
 }
 
-TEST_F(GpuHaltTest, ALateCaptureAllocatesNothingAndWaitsForNoDefaultStream) {
+TEST_F(GpuHaltTest, LateCaptureNeitherAllocatesNorWaitsForTheDefaultStream) {
   for (int i = 0; i < 100; ++i) biases_.push_back(std::make_unique<GpuBytes>(i + 1));
   const auto engine = halting_engine();
   train(*engine, 1, 4);  // no capture of a main shard before
@@ -207,7 +207,7 @@ TEST_F(GpuHaltTest, ALateCaptureAllocatesNothingAndWaitsForNoDefaultStream) {
   expect_stored(4);
 }
 
-TEST_F(GpuHaltTest, ACaptureUnderWayIsFinishedWhileACommunicationHangs) {
+TEST_F(GpuHaltTest, FinishesACaptureWhileACommunicationHangs) {
   const auto engine = halting_engine();
   train(*engine, 0, 9);
   ASSERT_EQ(before_update(*engine).status, CKPT_OK);
@@ -220,7 +220,7 @@ TEST_F(GpuHaltTest, ACaptureUnderWayIsFinishedWhileACommunicationHangs) {
   expect_stored(10);
 }
 
-TEST_F(GpuHaltTest, AGpuThatDoesNotAnswerIsToldWithinItsDeadline) {
+TEST_F(GpuHaltTest, ReportsAHungGpuWithinItsDeadline) {
   const auto engine = halting_engine("10", {.late_capture_ms = 200});
   train(*engine, 0, 3);
   buttons().hold(CKPT_DOUBLE_KERNEL, 1);
@@ -231,7 +231,7 @@ TEST_F(GpuHaltTest, AGpuThatDoesNotAnswerIsToldWithinItsDeadline) {
   buttons().hold(CKPT_DOUBLE_KERNEL, 0);
 }
 
-TEST_F(GpuHaltTest, AGpuThatDoesNotGetToTheUpdateIsAnErrorAndTheCallCanBeRepeated) {
+TEST_F(GpuHaltTest, BeforeUpdateFailsIfTheGpuIsLateAndCanBeRepeated) {
   const auto engine = halting_engine("10", {.gpu_work_ms = 1000});
   train(*engine, 0, 3);
   HungCommunication communication(stream());
@@ -245,7 +245,7 @@ TEST_F(GpuHaltTest, AGpuThatDoesNotGetToTheUpdateIsAnErrorAndTheCallCanBeRepeate
   await(FreezeState::captured, 4);
 }
 
-TEST_F(GpuHaltTest, ADeadContextDoesNotHoldTheHost) {
+TEST_F(GpuHaltTest, DeadContextDoesNotBlockTheHost) {
   const auto engine = halting_engine();
   train(*engine, 0, 3);
   HungCommunication communication(stream());
@@ -277,7 +277,7 @@ class GpuRejoinTest : public GpuHaltTest {
   }
 };
 
-TEST_F(GpuRejoinTest, TensorsThatHoldTheRestoredIterationAreKept) {
+TEST_F(GpuRejoinTest, KeepsTensorsThatHoldTheRestoredIteration) {
   const auto engine = halting_engine();
   train(*engine, 0, 3);
   halt_at(*engine, 3);
@@ -292,7 +292,7 @@ TEST_F(GpuRejoinTest, TensorsThatHoldTheRestoredIterationAreKept) {
   EXPECT_EQ(warnings.take(CKPT_WARNING_TENSORS_CHANGED), "");
 }
 
-TEST_F(GpuRejoinTest, AFlippedBitIsToldAndThePieceIsLoaded) {
+TEST_F(GpuRejoinTest, ReportsAFlippedBitAndLoadsThePiece) {
   const auto engine = halting_engine();
   train(*engine, 0, 3);
   halt_at(*engine, 3);
@@ -308,7 +308,7 @@ TEST_F(GpuRejoinTest, AFlippedBitIsToldAndThePieceIsLoaded) {
               HasSubstr("tensor weights is not what was captured at iteration 3"));
 }
 
-TEST_F(GpuRejoinTest, TrainingGoesOnInSlotsThatStayedPinnedAndCanBeHaltedAgain) {
+TEST_F(GpuRejoinTest, TrainingContinuesInPinnedSlotsAndCanBeHaltedAgain) {
   const auto engine = halting_engine();
   train(*engine, 0, 3);
   for (int round = 0, k = 3; round < 3; ++round) {

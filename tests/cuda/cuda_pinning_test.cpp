@@ -64,7 +64,7 @@ Policy policy_of(const void* page) {
   return policy;
 }
 
-TEST_F(CudaPinningTest, SlotsMoveToTheNumaNodeThatIsClosestToTheGpu) {
+TEST_F(CudaPinningTest, MovesSlotsToTheGpusNumaNode) {
   for (const int node : {-1, 0}) {
     buttons().numa_node(node);
     const Slot slot(overlapped_->plan());
@@ -76,7 +76,7 @@ TEST_F(CudaPinningTest, SlotsMoveToTheNumaNodeThatIsClosestToTheGpu) {
 }
 
 // No machine has a node of this number.
-TEST_F(CudaPinningTest, ANumaNodeThatTheKernelRefusesIsToldOnceAndTheSlotsArePinnedAllTheSame) {
+TEST_F(CudaPinningTest, WarnsOnceOfARefusedNumaNodeAndStillPins) {
   buttons().numa_node(900);
   const auto before = buttons().registrations();
   CudaDevice device(0, small_staging);
@@ -89,7 +89,7 @@ TEST_F(CudaPinningTest, ANumaNodeThatTheKernelRefusesIsToldOnceAndTheSlotsArePin
   EXPECT_EQ(device.take_news(), std::nullopt);
 }
 
-TEST_F(CudaPinningTest, PinsItsRangesAndLetsThemGo) {
+TEST_F(CudaPinningTest, PinsAndUnpinsItsRanges) {
   const auto before = buttons().registrations();
   {
     CudaDevice device(0, small_staging);
@@ -105,7 +105,7 @@ TEST_F(CudaPinningTest, PinsItsRangesAndLetsThemGo) {
   EXPECT_EQ(buttons().registrations(), before);
 }
 
-TEST_F(CudaPinningTest, RangesThatWerePreparedArePinnedOnce) {
+TEST_F(CudaPinningTest, PinsPreparedRangesOnce) {
   CudaDevice device(0, small_staging);
   const auto before = buttons().registrations();
   buttons().hold_registrations(1);
@@ -117,7 +117,7 @@ TEST_F(CudaPinningTest, RangesThatWerePreparedArePinnedOnce) {
   EXPECT_FALSE(device.broken());
 }
 
-TEST_F(CudaPinningTest, TheCallerPinsAndUnpinsNothing) {
+TEST_F(CudaPinningTest, CallersThreadPinsAndUnpinsNothing) {
   CudaDevice device(0, small_staging);
   const auto registrations = buttons().registrations();
   const auto registered = buttons().registered_here(), freed = buttons().freed_here();
@@ -130,7 +130,7 @@ TEST_F(CudaPinningTest, TheCallerPinsAndUnpinsNothing) {
   EXPECT_EQ(buttons().freed_here(), freed);
 }
 
-TEST_F(CudaPinningTest, ARangeStaysMappedUntilItIsUnpinned) {
+TEST_F(CudaPinningTest, RangeStaysMappedUntilItIsUnpinned) {
   const auto before = buttons().registrations();
   std::atomic<std::uint64_t> pinned_when_unmapped{before + 100};
   const auto unmap = [&](const void*) { pinned_when_unmapped = buttons().registrations(); };
@@ -155,7 +155,7 @@ TEST_F(CudaPinningTest, ARangeStaysMappedUntilItIsUnpinned) {
   EXPECT_EQ(pinned_when_unmapped, before) << "a device that ends unpins first, too";
 }
 
-TEST_F(CudaPinningTest, ALateCopyKeepsItsRangesPinnedAndMappedUntilItHasLanded) {
+TEST_F(CudaPinningTest, LateCopyKeepsItsRangesPinnedUntilItEnds) {
   const Slot other(overlapped_plan_);
   std::atomic<bool> may_land{false}, was_written{false}, is_unmapped{false};
   Owner mapping(slot_.get(), [&](const void*) {
@@ -179,7 +179,7 @@ TEST_F(CudaPinningTest, ALateCopyKeepsItsRangesPinnedAndMappedUntilItHasLanded) 
   EXPECT_FALSE(was_written);
 }
 
-TEST_F(CudaPinningTest, ARangeThatIsWantedAgainBeforeItWasUnpinnedStaysPinned) {
+TEST_F(CudaPinningTest, RangeWantedAgainBeforeUnpinningStaysPinned) {
   const auto device = this->device(small_staging, {.drain_timeout_ms = 20});
   const auto pinned = buttons().registrations();
   buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
@@ -192,7 +192,7 @@ TEST_F(CudaPinningTest, ARangeThatIsWantedAgainBeforeItWasUnpinnedStaysPinned) {
   EXPECT_TRUE(eventually([&] { return !device->broken(); })) << device->failure();
 }
 
-TEST_F(CudaPinningTest, ALargeSlotIsPinnedInPiecesWithProgress) {
+TEST_F(CudaPinningTest, PinsALargeSlotInPiecesWithProgress) {
   const LargeSlot slot(3 * pin_max_bytes);
   const auto before = buttons().registrations();
   {
@@ -215,7 +215,7 @@ TEST_F(CudaPinningTest, ALargeSlotIsPinnedInPiecesWithProgress) {
   EXPECT_EQ(buttons().registrations(), before);
 }
 
-TEST_F(CudaPinningTest, ADeviceThatEndsPinsNoFurtherPiece) {
+TEST_F(CudaPinningTest, EndedDevicePinsNoFurtherPiece) {
   const LargeSlot slot(20'000 * pin_max_bytes);  // there is a pause of a millisecond after each piece
   const auto before = buttons().registrations(), registered = buttons().registered();
   auto device = std::make_unique<CudaDevice>(0, small_staging);
@@ -226,7 +226,7 @@ TEST_F(CudaPinningTest, ADeviceThatEndsPinsNoFurtherPiece) {
   EXPECT_EQ(buttons().registrations(), before);
 }
 
-TEST_F(CudaPinningTest, SaysWhatTheDriverSaidWhenItRefusedToPin) {
+TEST_F(CudaPinningTest, ReportsTheDriversRefusalToPin) {
   CudaDevice device(0, small_staging);
   buttons().refuse_registration(CUDA_ERROR_NOT_PERMITTED);
   attach(device, {slot_->range()});
@@ -238,7 +238,7 @@ TEST_F(CudaPinningTest, SaysWhatTheDriverSaidWhenItRefusedToPin) {
   EXPECT_FALSE(device.broken());
 }
 
-TEST_F(CudaPinningTest, ARefusalThatPassesIsOverByItselfAndToldOnce) {
+TEST_F(CudaPinningTest, RecoversFromATemporaryRefusalAndReportsItOnce) {
   CudaDevice device(0, small_staging,
                     {.retries = {.first_pause_ms = 1, .longest_pause_ms = 4, .refusals_max = 100'000}});
   const auto refusals = buttons().refused_registrations();
@@ -258,7 +258,7 @@ TEST_F(CudaPinningTest, ARefusalThatPassesIsOverByItselfAndToldOnce) {
   slot_->expect_holds(bytes);
 }
 
-TEST_F(CudaPinningTest, GivesUpAfterManyRefusalsUntilOtherRangesComeAlong) {
+TEST_F(CudaPinningTest, GivesUpAfterManyRefusalsUntilNewRanges) {
   CudaDevice device(0, small_staging, {.retries = {.first_pause_ms = 1, .longest_pause_ms = 1, .refusals_max = 3}});
   const auto refusals = buttons().refused_registrations();
   buttons().refuse_registration(CUDA_ERROR_NOT_PERMITTED);
@@ -271,7 +271,7 @@ TEST_F(CudaPinningTest, GivesUpAfterManyRefusalsUntilOtherRangesComeAlong) {
   EXPECT_FALSE(device.broken());
 }
 
-TEST_F(CudaPinningTest, AGrowingStateFreesNothingOnTheCallersThread) {
+TEST_F(CudaPinningTest, GrowingStateFreesNothingOnTheCallersThread) {
   const auto device = this->device();
   const auto allocations = buttons().allocations();
   for (const std::size_t leaves : {1, 8}) {

@@ -18,7 +18,7 @@ struct Before {
   std::uint64_t aborts = nccl_buttons().aborts(), orphans = nccl_buttons().orphans();
 };
 
-TEST_F(CudaReplicatorOfTwoTest, AnOrderlyEndWaitsUntilNcclHasEnded) {
+TEST_F(CudaReplicatorOfTwoTest, OrderlyEndWaitsForNccl) {
   const Before before;
   join(2);
   begin_all();
@@ -32,7 +32,7 @@ TEST_F(CudaReplicatorOfTwoTest, AnOrderlyEndWaitsUntilNcclHasEnded) {
 }
 
 // NCCL may keep in its memory what a group is at.
-TEST_F(CudaReplicatorOfTwoTest, TheThreadThatIssuesIsThereUntilNcclHasEnded) {
+TEST_F(CudaReplicatorOfTwoTest, IssuingThreadStaysUntilNcclHasEnded) {
   const Before before;
   settings_.end_timeout_ms = 50;
   join_and_begin(2);
@@ -46,7 +46,7 @@ TEST_F(CudaReplicatorOfTwoTest, TheThreadThatIssuesIsThereUntilNcclHasEnded) {
   EXPECT_EQ(nccl_buttons().orphans(), before.orphans);
 }
 
-TEST_F(CudaReplicatorOfTwoTest, WhatNcclDoesNotLetGoOfIsFreedWhenItDoes) {
+TEST_F(CudaReplicatorOfTwoTest, FreesMemoryOnceNcclReleasesIt) {
   settings_.exchange.step_timeout_ms = settings_.end_timeout_ms = 50;
   join_and_begin(2);
   const auto allocations = buttons().allocations();
@@ -62,7 +62,7 @@ TEST_F(CudaReplicatorOfTwoTest, WhatNcclDoesNotLetGoOfIsFreedWhenItDoes) {
 }
 
 // What hangs may be what the copies wait for.
-TEST_F(CudaReplicatorTest, NcclIsEndedBeforeCopiesAreWaitedFor) {
+TEST_F(CudaReplicatorTest, EndsNcclBeforeWaitingForCopies) {
   if (!has_nccl_buttons()) GTEST_SKIP();
   const Before before;
   settings_.end_timeout_ms = 100'000;  // longer than the test would wait
@@ -75,7 +75,7 @@ TEST_F(CudaReplicatorTest, NcclIsEndedBeforeCopiesAreWaitedFor) {
   EXPECT_FALSE(replicating_member(0).is_stuck());
 }
 
-TEST_F(CudaReplicatorTest, AGpuThatDoesNotEndACopyIsToldAsStuck) {
+TEST_F(CudaReplicatorTest, ReportsAGpuThatDoesNotEndACopyAsStuck) {
   if (!has_nccl_buttons()) GTEST_SKIP();
   settings_.end_timeout_ms = 50;
   fail_with_a_copy_under_way();
@@ -83,7 +83,7 @@ TEST_F(CudaReplicatorTest, AGpuThatDoesNotEndACopyIsToldAsStuck) {
   EXPECT_TRUE(replicating_member(0).is_stuck());
 }
 
-TEST_F(CudaReplicatorTest, ACopyThatDoesNotEndIsToldWhenThePathIsToEnd) {
+TEST_F(CudaReplicatorTest, ReportsAHungCopyWhenReplicationEnds) {
   settings_.end_timeout_ms = 50;
   join_and_begin(1);
   if (!has_nccl_buttons()) GTEST_SKIP();
@@ -98,7 +98,7 @@ TEST_F(CudaReplicatorTest, ACopyThatDoesNotEndIsToldWhenThePathIsToEnd) {
 }
 
 // What it reads may be gone by then.
-TEST_F(CudaReplicatorTest, NothingIsFilledOnceItHasEnded) {
+TEST_F(CudaReplicatorTest, FillsNothingAfterItsEnd) {
   settings_.end_timeout_ms = 50;
   join(1);
   std::atomic<bool> is_let{false};
@@ -116,7 +116,7 @@ TEST_F(CudaReplicatorTest, NothingIsFilledOnceItHasEnded) {
 }
 
 // Freeing memory waits for it.
-TEST_F(CudaReplicatorTest, EndsInTimeWhereWorkOfTrainingHangs) {
+TEST_F(CudaReplicatorTest, EndsInTimeWhileTrainingHangs) {
   settings_.end_timeout_ms = 50;
   join_and_begin(1);
   if (!has_nccl_buttons()) GTEST_SKIP();
@@ -133,7 +133,7 @@ TEST_F(CudaReplicatorTest, EndsInTimeWhereWorkOfTrainingHangs) {
   EXPECT_EQ(buttons().allocations(), allocations - 1);
 }
 
-TEST_F(CudaReplicatorTest, EndsInTimeWhereNcclDoesNotComeBackFromItsBeginning) {
+TEST_F(CudaReplicatorTest, EndsInTimeIfNcclHangsInItsInit) {
   if (!has_nccl_buttons()) GTEST_SKIP();
   settings_.end_timeout_ms = 50;
   nccl_buttons().hold_inits(1);
@@ -149,7 +149,7 @@ TEST_F(CudaReplicatorTest, EndsInTimeWhereNcclDoesNotComeBackFromItsBeginning) {
 }
 
 // Where training waits in the driver for our chunk, with a lock that every call takes.
-TEST_F(CudaReplicatorTest, ADriverThatAnswersOnceTheChunkHasEndedIsFreedByTheAbort) {
+TEST_F(CudaReplicatorTest, AbortFreesADriverThatWaitsForTheChunk) {
   if (!has_nccl_buttons()) GTEST_SKIP();
   const Before before;
   settings_.exchange.step_timeout_ms = 50;
@@ -168,7 +168,7 @@ TEST_F(CudaReplicatorTest, ADriverThatAnswersOnceTheChunkHasEndedIsFreedByTheAbo
   EXPECT_EQ(nccl_buttons().orphans(), before.orphans);
 }
 
-TEST_F(CudaReplicatorTest, ADriverThatNeverAnswersIsToldAsStuckAndNcclEndsAllTheSame) {
+TEST_F(CudaReplicatorTest, ReportsADriverThatNeverAnswersAsStuckAndEndsNccl) {
   if (!has_nccl_buttons()) GTEST_SKIP();
   const Before before;
   settings_.exchange.step_timeout_ms = settings_.end_timeout_ms = 50;
@@ -185,7 +185,7 @@ TEST_F(CudaReplicatorTest, ADriverThatNeverAnswersIsToldAsStuckAndNcclEndsAllThe
   EXPECT_EQ(nccl_buttons().orphans(), before.orphans);
 }
 
-TEST_F(CudaReplicatorTest, TheThreadThatIssuesWaitsForAnAbortThatAnotherOneHasBegun) {
+TEST_F(CudaReplicatorTest, IssuingThreadWaitsForAnotherThreadsAbort) {
   if (!has_nccl_buttons()) GTEST_SKIP();
   const Before before;
   settings_.exchange.step_timeout_ms = 50;
@@ -204,7 +204,7 @@ TEST_F(CudaReplicatorTest, TheThreadThatIssuesWaitsForAnAbortThatAnotherOneHasBe
   EXPECT_EQ(nccl_buttons().orphans(), before.orphans);
 }
 
-TEST_F(CudaReplicatorTest, WhatIsGivenUpWhileTheDriverDoesNotAnswerWaitsForNoStep) {
+TEST_F(CudaReplicatorTest, GivingUpWithAHungDriverWaitsForNoStep) {
   if (!has_nccl_buttons()) GTEST_SKIP();
   const Before before;
   hang_in_the_driver(CKPT_DOUBLE_CALLS_WAIT_FOR_KERNEL);
@@ -214,7 +214,7 @@ TEST_F(CudaReplicatorTest, WhatIsGivenUpWhileTheDriverDoesNotAnswerWaitsForNoSte
   EXPECT_EQ(nccl_buttons().aborts(), before.aborts + 1);
 }
 
-TEST_F(CudaReplicatorTest, WhatIsGivenUpWhileAFillDoesNotComeBackIsToldThoughNoStepIsAllowed) {
+TEST_F(CudaReplicatorTest, GivingUpDuringAHungFillIsReported) {
   if (!has_nccl_buttons()) GTEST_SKIP();
   settings_.end_timeout_ms = 50;
   join(1);
@@ -229,7 +229,7 @@ TEST_F(CudaReplicatorTest, WhatIsGivenUpWhileAFillDoesNotComeBackIsToldThoughNoS
   EXPECT_TRUE(replicating_member(0).is_stuck());
 }
 
-TEST_F(CudaReplicatorTest, WhereTheDriverDoesNotAnswerThatAPathEndsNcclEndsAllTheSame) {
+TEST_F(CudaReplicatorTest, EndsNcclIfTheDriverHangsAfterAFailure) {
   if (!has_nccl_buttons()) GTEST_SKIP();
   const Before before;
   settings_.end_timeout_ms = 50;
@@ -244,7 +244,7 @@ TEST_F(CudaReplicatorTest, WhereTheDriverDoesNotAnswerThatAPathEndsNcclEndsAllTh
   EXPECT_TRUE(eventually([&] { return nccl_buttons().communicators() == before.communicators; }));
 }
 
-TEST_F(CudaReplicatorTest, APathWithoutAChunkUnderWayWaitsForADriverThatDoesNotAnswer) {
+TEST_F(CudaReplicatorTest, WaitsForAHungDriverWithoutAChunkInFlight) {
   if (!has_nccl_buttons()) GTEST_SKIP();
   settings_.exchange.step_timeout_ms = 50;
   join(1);
@@ -258,7 +258,7 @@ TEST_F(CudaReplicatorTest, APathWithoutAChunkUnderWayWaitsForADriverThatDoesNotA
   EXPECT_TRUE(replicating_member(0).replicator().works());
 }
 
-TEST_F(CudaReplicatorTest, ADriverThatDoesNotAnswerWhileMembersMeetIsTold) {
+TEST_F(CudaReplicatorTest, ReportsAHungDriverWhileMembersMeet) {
   if (!has_nccl_buttons()) GTEST_SKIP();
   const Before before;
   settings_.meet_timeout_ms = settings_.end_timeout_ms = 50;
@@ -289,7 +289,7 @@ TEST_F(CudaReplicatorOfTwoTest, NeverDisturbsTheCaptureOfAGraph) {
   ASSERT_CUDA(cuStreamEndCapture(training, &graph));
 }
 
-TEST_F(CudaReplicatorTest, EndsBeforeItsMembersHaveMet) {
+TEST_F(CudaReplicatorTest, EndsBeforeItsMembersMeet) {
   if (!has_nccl_buttons()) GTEST_SKIP();
   replicating_members_.push_back(std::make_unique<ReplicatingMember>(NcclComm::new_id(), 2, 0, settings_));
   replicating_members_[0]->begin();

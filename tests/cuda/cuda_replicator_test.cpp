@@ -14,7 +14,7 @@ using namespace testing_support;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-TEST_F(CudaReplicatorTest, CarriesOneExchangeAfterTheOther) {
+TEST_F(CudaReplicatorTest, RunsOneExchangeAfterAnother) {
   join(1);
   for (int round = 1; round <= 3; ++round) {
     ASSERT_TRUE(replicating_members_[0]->begin());
@@ -25,7 +25,7 @@ TEST_F(CudaReplicatorTest, CarriesOneExchangeAfterTheOther) {
   EXPECT_EQ(replicating_member(0).failures(), 0);
 }
 
-TEST_F(CudaReplicatorOfTwoTest, CarriesThePiecesOfTwo) {
+TEST_F(CudaReplicatorOfTwoTest, ExchangesThePiecesOfTwoMembers) {
   join(2);
   for (int round = 1; round <= 3; ++round) {
     begin_all();
@@ -37,7 +37,7 @@ TEST_F(CudaReplicatorOfTwoTest, CarriesThePiecesOfTwo) {
   EXPECT_EQ(replicating_member(0).failures() + replicating_member(1).failures(), 0);
 }
 
-TEST_F(CudaReplicatorTest, TakesOneExchangeAtATime) {
+TEST_F(CudaReplicatorTest, AcceptsOneExchangeAtATime) {
   join(1);
   ASSERT_TRUE(replicating_members_[0]->begin());
   EXPECT_FALSE(replicating_members_[0]->begin());
@@ -46,7 +46,7 @@ TEST_F(CudaReplicatorTest, TakesOneExchangeAtATime) {
   EXPECT_TRUE(replicating_members_[0]->begin());
 }
 
-TEST_F(CudaReplicatorOfTwoTest, StepsMayBeAllowedOneByOne) {
+TEST_F(CudaReplicatorOfTwoTest, AllowsStepsOneByOne) {
   join(2);
   begin_all();
   for (std::uint64_t steps = 1; steps <= leaves + 3; ++steps) {
@@ -57,7 +57,7 @@ TEST_F(CudaReplicatorOfTwoTest, StepsMayBeAllowedOneByOne) {
   EXPECT_TRUE(replicating_member(1).has(replicating_member(0)));
 }
 
-TEST_F(CudaReplicatorTest, ItTellsHowMuchLiesInSubBuffers) {
+TEST_F(CudaReplicatorTest, ReportsHowMuchIsInSubBuffers) {
   if (!has_buttons()) GTEST_SKIP();
   hold_what_is_filled();
   for (std::uint64_t steps = 1; steps <= buffers; ++steps) {
@@ -67,7 +67,7 @@ TEST_F(CudaReplicatorTest, ItTellsHowMuchLiesInSubBuffers) {
   EXPECT_EQ(replicating_member(0).done(), 1);
 }
 
-TEST_F(CudaReplicatorOfTwoTest, ItTellsHowMuchHasArrived) {
+TEST_F(CudaReplicatorOfTwoTest, ReportsHowMuchHasArrived) {
   join_and_begin(2);
   for (std::uint64_t steps = 1; steps < replicating_member(0).steps(); steps += 3) {
     allow_all(steps);
@@ -80,7 +80,7 @@ TEST_F(CudaReplicatorOfTwoTest, ItTellsHowMuchHasArrived) {
   EXPECT_EQ(replicating_member(0).received(), replicating_member(0).steps());
 }
 
-TEST_F(CudaReplicatorOfTwoTest, WhatIsFinishedEndsWithTheStepsThatWereAllowed) {
+TEST_F(CudaReplicatorOfTwoTest, FinishedExchangeEndsAfterItsAllowedSteps) {
   join_and_begin(2);
   for (int round = 1; round <= 2; ++round) {
     allow_all(4);
@@ -98,7 +98,7 @@ TEST_F(CudaReplicatorOfTwoTest, WhatIsFinishedEndsWithTheStepsThatWereAllowed) {
   EXPECT_TRUE(replicating_member(0).has(replicating_member(1)));
 }
 
-TEST_F(CudaReplicatorTest, WhatIsFinishedBeforeAnythingWasAllowedIsOver) {
+TEST_F(CudaReplicatorTest, FinishBeforeAnyAllowedStepEndsTheExchange) {
   join(1);
   begin_all();
   replicating_member(0).replicator().finish(replicating_member(0).number());
@@ -106,7 +106,7 @@ TEST_F(CudaReplicatorTest, WhatIsFinishedBeforeAnythingWasAllowedIsOver) {
   EXPECT_EQ(replicating_member(0).received(), 0u);
 }
 
-TEST_F(CudaReplicatorTest, WhatIsFinishedIsNotOverWhileItsPieceIsRead) {
+TEST_F(CudaReplicatorTest, FinishWaitsUntilThePieceIsNoLongerRead) {
   settings_.exchange.step_timeout_ms = 50;
   if (!has_buttons()) GTEST_SKIP();
   hold_what_is_filled();
@@ -117,7 +117,7 @@ TEST_F(CudaReplicatorTest, WhatIsFinishedIsNotOverWhileItsPieceIsRead) {
   EXPECT_THAT(replicating_member(0).why(), HasSubstr("made no progress"));
 }
 
-TEST_F(CudaReplicatorOfTwoTest, WhatIsGivenUpIsToldAndWaitsForNoDeadline) {
+TEST_F(CudaReplicatorOfTwoTest, AbandonedExchangeReportsImmediately) {
   join_and_begin(2);
   nccl_buttons().hang(1, 1);
   allow_all(UINT64_MAX);
@@ -131,14 +131,14 @@ TEST_F(CudaReplicatorOfTwoTest, WhatIsGivenUpIsToldAndWaitsForNoDeadline) {
   EXPECT_EQ(replicating_member(0).why(), "the other one has given up");
 }
 
-TEST_F(CudaReplicatorTest, WhatIsGivenUpBeforeItsMembersHaveMetIsTold) {
+TEST_F(CudaReplicatorTest, GivingUpBeforeMembersMeetIsReported) {
   if (!has_nccl_buttons()) GTEST_SKIP();
   replicating_members_.push_back(std::make_unique<ReplicatingMember>(NcclComm::new_id(), 2, 0, settings_));
   replicating_member(0).replicator().give_up("the other one will not come");
   EXPECT_EQ(replicating_member(0).why(), "the other one will not come");
 }
 
-TEST_F(CudaReplicatorTest, WhatIsSaidLateOfAnExchangeReleasesNoneAfterIt) {
+TEST_F(CudaReplicatorTest, LateCallsForAnExchangeDoNotReleaseTheNext) {
   join(1);
   join(1);  // another replicator, which shows how far this one would have come
   begin_all();
@@ -156,14 +156,14 @@ TEST_F(CudaReplicatorTest, WhatIsSaidLateOfAnExchangeReleasesNoneAfterIt) {
   EXPECT_TRUE(all_done(2));
 }
 
-TEST_F(CudaReplicatorTest, WhateverIsThrownIsTold) {
+TEST_F(CudaReplicatorTest, ReportsAnyException) {
   join(1);
   ASSERT_TRUE(replicating_members_[0]->begin([](std::uint64_t) { throw std::runtime_error("out of luck"); }));
   EXPECT_EQ(replicating_member(0).why(), "out of luck");
   EXPECT_FALSE(replicating_member(0).replicator().works());
 }
 
-TEST_F(CudaReplicatorTest, AnEnvironmentThatOverridesWhatItAsksNcclForIsRefused) {
+TEST_F(CudaReplicatorTest, RefusesAnEnvironmentThatOverridesItsNcclSettings) {
   const nccl::UniqueId id = NcclComm::new_id();
   const auto refusal_of = [&](const char* line) -> std::string {
     const char* const environment[] = {"HOME=/", "NCCL_DEBUG=WARN", line, nullptr};
@@ -185,7 +185,7 @@ TEST_F(CudaReplicatorTest, AnEnvironmentThatOverridesWhatItAsksNcclForIsRefused)
     EXPECT_EQ(refusal_of(line), "");
 }
 
-TEST_F(CudaReplicatorOfTwoTest, AHangIsToldOnceAndNothingIsTriedAgain) {
+TEST_F(CudaReplicatorOfTwoTest, ReportsAHangOnceAndDoesNotRetry) {
   settings_.exchange.step_timeout_ms = 50;
   join_and_begin(2);
   nccl_buttons().hang(1, 1);
@@ -204,14 +204,14 @@ TEST_F(CudaReplicatorOfTwoTest, AHangIsToldOnceAndNothingIsTriedAgain) {
   EXPECT_EQ(replicating_member(0).done(), 0);
 }
 
-TEST_F(CudaReplicatorOfTwoTest, AMemberThatDiesIsTold) {
+TEST_F(CudaReplicatorOfTwoTest, ReportsADeadMember) {
   join_and_begin(2);
   replicating_member(0).allow(UINT64_MAX);
   nccl_buttons().die(1);
   EXPECT_THAT(replicating_member(0).why(), HasSubstr("remote process exited"));
 }
 
-TEST_F(CudaReplicatorTest, MembersThatDoNotComeAreWaitedForUntilTheDeadline) {
+TEST_F(CudaReplicatorTest, WaitsForMissingMembersUntilTheDeadline) {
   if (!has_nccl_buttons()) GTEST_SKIP();
   settings_.meet_timeout_ms = 50;
   replicating_members_.push_back(std::make_unique<ReplicatingMember>(NcclComm::new_id(), 2, 0, settings_));
@@ -219,7 +219,7 @@ TEST_F(CudaReplicatorTest, MembersThatDoNotComeAreWaitedForUntilTheDeadline) {
   EXPECT_FALSE(replicating_member(0).replicator().works());
 }
 
-TEST_F(CudaReplicatorTest, AMemberThatIsThereAndNeverConnectsIsWaitedForUntilTheDeadline) {
+TEST_F(CudaReplicatorTest, WaitsForAnUnconnectedMemberUntilTheDeadline) {
   if (!has_nccl_buttons()) GTEST_SKIP();
   settings_.meet_timeout_ms = 50;
   const nccl::UniqueId id = NcclComm::new_id();
@@ -228,7 +228,7 @@ TEST_F(CudaReplicatorTest, AMemberThatIsThereAndNeverConnectsIsWaitedForUntilThe
   EXPECT_THAT(replicating_member(0).why(), HasSubstr("connected over NCCL"));
 }
 
-TEST_F(CudaReplicatorOfTwoTest, AnErrorInTheMiddleIsTold) {
+TEST_F(CudaReplicatorOfTwoTest, ReportsAnErrorInTheMiddle) {
   join_and_begin(2);
   allow_all(2);
   nccl_buttons().fail(0, nccl::system_error);
@@ -236,7 +236,7 @@ TEST_F(CudaReplicatorOfTwoTest, AnErrorInTheMiddleIsTold) {
   EXPECT_THAT(replicating_member(0).why(), AnyOf(HasSubstr("NCCL"), HasSubstr("nccl")));  // told, or by the next call
 }
 
-TEST_F(CudaReplicatorTest, ADeadContextIsToldAsStuck) {
+TEST_F(CudaReplicatorTest, ReportsADeadContextAsStuck) {
   join(1);
   if (!has_buttons()) GTEST_SKIP();
   ASSERT_TRUE(replicating_members_[0]->begin());
@@ -252,7 +252,7 @@ TEST_F(CudaReplicatorTest, ADeadContextIsToldAsStuck) {
   keep_for_good(std::move(replicating_members_));
 }
 
-TEST_F(CudaReplicatorOfTwoTest, EndsInTheMiddleOfAnExchangeAndTellsNothing) {
+TEST_F(CudaReplicatorOfTwoTest, EndsInTheMiddleOfAnExchangeWithoutAReport) {
   join_and_begin(2);
   const auto groups_before = nccl_buttons().groups();
   replicating_member(0).allow(UINT64_MAX);

@@ -28,18 +28,18 @@ class CudaTimestampsTest : public GpuTest {
     }
     return std::make_unique<CudaTimestamps>(0, range(), pages_, [this](std::uint32_t track, Clock::time_point at) {
       const std::lock_guard lock(mutex_);
-      notified_.push_back(track);
+      reported_.push_back(track);
       times_.push_back(at);
     });
   }
   Range range() const { return {static_cast<std::byte*>(pages_.get()), words_bytes}; }
   Word* word(std::size_t index) const { return static_cast<Word*>(pages_.get()) + index; }
-  std::vector<std::uint32_t> notified() {
+  std::vector<std::uint32_t> reported() {
     const std::lock_guard lock(mutex_);
-    return notified_;
+    return reported_;
   }
-  bool is_notified(std::vector<std::uint32_t> tracks) {
-    return eventually([&] { return notified() == tracks; });
+  bool are_reported(std::vector<std::uint32_t> tracks) {
+    return eventually([&] { return reported() == tracks; });
   }
   // Work that is held on a stream until hold(0).
   void hold(bool held) { buttons().hold(CKPT_DOUBLE_TO_DEVICE, held ? 1 : 0); }
@@ -60,11 +60,11 @@ class CudaTimestampsTest : public GpuTest {
   std::shared_ptr<void> pages_;
   std::unique_ptr<GpuBytes> memory_;
   std::mutex mutex_;
-  std::vector<std::uint32_t> notified_;
+  std::vector<std::uint32_t> reported_;
   std::vector<Clock::time_point> times_;
 };
 
-TEST_F(CudaTimestampsTest, AWordIsWrittenAndTheTimeToldWhenTheGpuGetsThere) {
+TEST_F(CudaTimestampsTest, WritesTheWordAndReportsTheTimeWhenTheGpuArrives) {
   if (!has_buttons()) GTEST_SKIP();
   const auto timestamps = this->timestamps();
   const GpuStream stream;
@@ -72,13 +72,13 @@ TEST_F(CudaTimestampsTest, AWordIsWrittenAndTheTimeToldWhenTheGpuGetsThere) {
   ASSERT_TRUE(timestamps->add(stream, {3, word(2000), 5}));
   enqueue_held(stream);
   ASSERT_TRUE(timestamps->add(stream, {4, word(7), 9}));
-  ASSERT_TRUE(is_notified({3}));
+  ASSERT_TRUE(are_reported({3}));
   EXPECT_TRUE(eventually([&] { return *word(2000) == 5; }));  // the time is that before the write
   EXPECT_EQ(*word(7), 0u);
   EXPECT_EQ(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
   const auto let_go_at = Clock::now();
   hold(false);
-  ASSERT_TRUE(is_notified({3, 4}));
+  ASSERT_TRUE(are_reported({3, 4}));
   EXPECT_TRUE(eventually([&] { return *word(7) == 9; }));
   // The anchor of a machine that is busy may be far off; units and clocks are those of the host.
   const auto tolerance = std::chrono::seconds(10);
@@ -87,7 +87,7 @@ TEST_F(CudaTimestampsTest, AWordIsWrittenAndTheTimeToldWhenTheGpuGetsThere) {
   EXPECT_LT(times_[1], Clock::now() + tolerance);
 }
 
-TEST_F(CudaTimestampsTest, WhatIsReachedFirstIsToldFirst) {
+TEST_F(CudaTimestampsTest, ReportsPointsInTheOrderReached) {
   if (!has_buttons()) GTEST_SKIP();
   const auto timestamps = this->timestamps();
   const GpuStream one, two;
@@ -95,24 +95,24 @@ TEST_F(CudaTimestampsTest, WhatIsReachedFirstIsToldFirst) {
   enqueue_held(one);
   ASSERT_TRUE(timestamps->add(one, {0, nullptr, 0}));
   ASSERT_TRUE(timestamps->add(two, {9, nullptr, 0}));
-  EXPECT_TRUE(is_notified({9}));
+  EXPECT_TRUE(are_reported({9}));
   hold(false);
-  EXPECT_TRUE(is_notified({9, 0}));
+  EXPECT_TRUE(are_reported({9, 0}));
 }
 
-TEST_F(CudaTimestampsTest, WhatIsReachedWhenItEndsIsStillTold) {
+TEST_F(CudaTimestampsTest, ReportsReachedPointsWhenItEnds) {
   const GpuStream stream;
   auto timestamps = this->timestamps();
   for (std::uint32_t i = 0; i < 100; ++i) ASSERT_TRUE(timestamps->add(stream, {i % 5, word(i), i}));
   ASSERT_CUDA(cuStreamSynchronize(stream));
   timestamps.reset();
-  EXPECT_EQ(notified_.size(), 100u);
+  EXPECT_EQ(reported_.size(), 100u);
   for (std::uint32_t track = 0; track < 5; ++track)
-    EXPECT_EQ(std::count(notified_.begin(), notified_.end(), track), 20);
+    EXPECT_EQ(std::count(reported_.begin(), reported_.end(), track), 20);
   for (std::uint32_t i = 0; i < 100; ++i) EXPECT_EQ(*word(i), i);
 }
 
-TEST_F(CudaTimestampsTest, ItDoesNotWaitForAGpuThatIsHungAndTheWordsStay) {
+TEST_F(CudaTimestampsTest, DoesNotWaitForAHungGpuAndKeepsTheWordsMapped) {
   if (!has_buttons()) GTEST_SKIP();
   const auto before = buttons().registrations();
   const GpuStream stream;
@@ -132,7 +132,7 @@ TEST_F(CudaTimestampsTest, ItDoesNotWaitForAGpuThatIsHungAndTheWordsStay) {
   buttons().kill_context(CUDA_ERROR_ILLEGAL_ADDRESS);  // takes along what was left behind
 }
 
-TEST_F(CudaTimestampsTest, LeavesNothingWhereAllIsReached) {
+TEST_F(CudaTimestampsTest, UnregistersEverythingOnceAllPointsAreReached) {
   if (!has_buttons()) GTEST_SKIP();
   const auto before = buttons().registrations();
   const GpuStream stream;
@@ -144,13 +144,13 @@ TEST_F(CudaTimestampsTest, LeavesNothingWhereAllIsReached) {
   EXPECT_EQ(buttons().registrations(), before);
 }
 
-TEST_F(CudaTimestampsTest, CapturesOfGraphsAreLeftAlone) {
+TEST_F(CudaTimestampsTest, IgnoresGraphCaptures) {
   const auto timestamps = this->timestamps();
   const GpuStream captured, other;
   ASSERT_CUDA(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL));
   EXPECT_FALSE(timestamps->add(captured, {0, word(0), 1}));
   EXPECT_TRUE(timestamps->add(other, {1, word(1), 1}));
-  EXPECT_TRUE(is_notified({1}));
+  EXPECT_TRUE(are_reported({1}));
   CUgraph graph = nullptr;
   EXPECT_CUDA(cuStreamEndCapture(captured, &graph));
   EXPECT_EQ(*word(0), 0u);
@@ -159,7 +159,7 @@ TEST_F(CudaTimestampsTest, CapturesOfGraphsAreLeftAlone) {
   }
 }
 
-TEST_F(CudaTimestampsTest, ADeadContextTakesNothingAndTellsNothing) {
+TEST_F(CudaTimestampsTest, AcceptsAndReportsNothingInADeadContext) {
   if (!has_buttons()) GTEST_SKIP();
   const auto timestamps = this->timestamps();
   const GpuStream stream;
@@ -168,10 +168,10 @@ TEST_F(CudaTimestampsTest, ADeadContextTakesNothingAndTellsNothing) {
   ASSERT_TRUE(timestamps->add(stream, {0, word(0), 1}));
   buttons().kill_context(CUDA_ERROR_ILLEGAL_ADDRESS);
   EXPECT_FALSE(timestamps->add(stream, {0, word(0), 2}));
-  EXPECT_TRUE(notified().empty());
+  EXPECT_TRUE(reported().empty());
 }
 
-TEST_F(CudaTimestampsTest, ThereIsNoneWhereTheGpuCannotWriteWords) {
+TEST_F(CudaTimestampsTest, IsUnavailableIfTheGpuCannotWriteWords) {
   if (!has_buttons()) GTEST_SKIP();
   const auto before = buttons().registrations();
   timestamps().reset();

@@ -68,7 +68,7 @@ class CudaTrafficTest : public GpuTest {
   std::map<std::string, Counts> taken_;
 };
 
-TEST_F(CudaTrafficTest, CopiesCountOnceOnTheGpuAndOnceOnTheLink) {
+TEST_F(CudaTrafficTest, CountsCopiesOnceOnTheGpuAndOnceOnTheLink) {
   GpuBytes memory(1000);
   forget();
   EXPECT_CUDA(cuMemsetD8Async(memory.pointer(), 1, 500, nullptr));
@@ -79,7 +79,7 @@ TEST_F(CudaTrafficTest, CopiesCountOnceOnTheGpuAndOnceOnTheLink) {
   EXPECT_EQ(take("copy_to_host"), (Counts{.count = 1, .device_read = 1000, .to_host = 1000}));
 }
 
-TEST_F(CudaTrafficTest, StateThatFitsIntoSubBuffersIsReadOnceWrittenOnceAndReadByTheCopy) {
+TEST_F(CudaTrafficTest, StagedStateIsReadOnceWrittenOnceAndReadByTheCopy) {
   constexpr std::uint64_t state = 2 * leaf + 3, table = 3 * entry_bytes, digests = 3 * digest_bytes;
   capture_and_restore({2 * leaf, 3}, small_staging);
   EXPECT_EQ(packed_, (Counts{.count = 1, .device_read = state + table, .device_written = state + digests}));
@@ -89,7 +89,7 @@ TEST_F(CudaTrafficTest, StateThatFitsIntoSubBuffersIsReadOnceWrittenOnceAndReadB
   EXPECT_EQ(copied_to_device_, (Counts{.count = 1, .device_written = tables, .to_device = tables}));
 }
 
-TEST_F(CudaTrafficTest, RestoreWritesASubBufferReadsItOnceAndWritesTheTensors) {
+TEST_F(CudaTrafficTest, RestoreWritesAndReadsEachSubBufferOnce) {
   constexpr std::uint64_t state = 2 * leaf + 3, table = 3 * entry_bytes, digests = 3 * digest_bytes;
   capture_and_restore({2 * leaf, 3}, small_staging);
   EXPECT_EQ(take("ckpt_unpack"), (Counts{.count = 1, .device_read = state + table, .device_written = state + digests}));
@@ -99,7 +99,7 @@ TEST_F(CudaTrafficTest, RestoreWritesASubBufferReadsItOnceAndWritesTheTensors) {
 
 // Of six chunks of four leaves, four fit into sub-buffers. The first two are direct. The tensor between the large ones
 // is packed, with the leaves in which it lies.
-TEST_F(CudaTrafficTest, ChunksForWhichTheUpdateWaitsAreReadInPlaceOnceByTheKernelAndOnceByTheCopy) {
+TEST_F(CudaTrafficTest, UnstagedChunksAreReadOnceByKernelAndOnceByCopy) {
   constexpr std::uint64_t leaves = 24, chunks = 6, staged_chunks = 4, chunk = 4 * leaf;
   constexpr std::uint64_t state = leaves * leaf, table = 4 * entry_bytes, digests = leaves * digest_bytes;
   capture_and_restore({leaf + 100, 16, state - leaf - 116}, small_staging);
@@ -113,7 +113,7 @@ TEST_F(CudaTrafficTest, ChunksForWhichTheUpdateWaitsAreReadInPlaceOnceByTheKerne
 
 // What GPU replication takes from a capture. Before the update a kernel packs it, afterwards it is copied out of a
 // sub-buffer. Neither crosses the link.
-TEST_F(CudaTrafficTest, CapturedBytesAreReadOnceAndWrittenOnceWithinTheGpu) {
+TEST_F(CudaTrafficTest, ReadsAndWritesCapturedBytesOnceWithinTheGpu) {
   constexpr std::uint64_t taken = leaf + 3, table = 3 * entry_bytes;
   const GpuTensors tensors({2 * leaf, 3});
   const Plan plan = tensors.plan(), nothing{{}};

@@ -219,7 +219,7 @@ class GpuParityTest : public GpuReplicationTest {
   }
 };
 
-TEST_F(GpuParityTest, OfWhatIsCapturedEachRankMakesItsNodesParity) {
+TEST_F(GpuParityTest, EachRankMakesItsNodesParityOfACapture) {
   meet(3);
   for (std::int64_t iteration = 1; iteration <= 4; ++iteration) {
     capture_all(iteration);
@@ -230,7 +230,7 @@ TEST_F(GpuParityTest, OfWhatIsCapturedEachRankMakesItsNodesParity) {
   for (const auto& rank : ranks_) EXPECT_EQ(rank->replication().take_news(), std::nullopt);
 }
 
-TEST_F(GpuParityTest, IsNotOverwrittenBeforeItWasTaken) {
+TEST_F(GpuParityTest, KeepsParityUntilItIsTaken) {
   meet(3);
   capture_all(1);
   ASSERT_TRUE(eventually([&] { return all_have_parity_of(1); }));
@@ -245,14 +245,14 @@ TEST_F(GpuParityTest, IsNotOverwrittenBeforeItWasTaken) {
   EXPECT_TRUE(eventually([&] { return all_have_parity_of(2); }));
 }
 
-TEST_F(GpuParityTest, AStateThatGrowsBeyondItsRoomEndsIt) {
+TEST_F(GpuParityTest, EndsIfTheStateOutgrowsTheReceiveBuffer) {
   meet(2);
   const std::vector<std::byte> larger(longest_bytes_ * 2);
   for (const auto& rank : ranks_) rank->replication().captured(CheckpointId(1, 1), larger, nullptr);
   EXPECT_THAT(news_of(0), HasSubstr("a rank's state has outgrown the receive buffers"));
 }
 
-TEST_F(GpuReplicationTest, WhatIsCapturedLandsWithAllOthers) {
+TEST_F(GpuReplicationTest, DeliversCapturesToAllOtherRanks) {
   meet(3);
   for (std::int64_t iteration = 1; iteration <= 5; ++iteration) {
     capture_all(iteration);
@@ -263,7 +263,7 @@ TEST_F(GpuReplicationTest, WhatIsCapturedLandsWithAllOthers) {
   for (const auto& rank : ranks_) EXPECT_EQ(rank->replication().take_news(), std::nullopt);
 }
 
-TEST_F(GpuReplicationTest, NothingIsOverwrittenBeforeItWasTaken) {
+TEST_F(GpuReplicationTest, KeepsDeliveriesUntilTheyAreTaken) {
   meet(2);
   capture_all(1);
   ASSERT_TRUE(eventually([&] { return all_have_all_of(1); }));
@@ -280,7 +280,7 @@ TEST_F(GpuReplicationTest, NothingIsOverwrittenBeforeItWasTaken) {
   EXPECT_TRUE(eventually([&] { return all_have_all_of(2); }));
 }
 
-TEST_F(GpuReplicationTest, AVersionThatSomebodyDoesNotHaveIsLeft) {
+TEST_F(GpuReplicationTest, SkipsACheckpointThatARankLacks) {
   meet(2);
   ranks_[0]->capture(1);
   ranks_[1]->capture(2);
@@ -289,7 +289,7 @@ TEST_F(GpuReplicationTest, AVersionThatSomebodyDoesNotHaveIsLeft) {
 }
 
 // It goes on by itself once that is over.
-TEST_F(GpuReplicationTest, NothingIsSentWhileTrainingCommunicates) {
+TEST_F(GpuReplicationTest, SendsNothingWhileTrainingCommunicates) {
   const auto is_busy = std::make_shared<std::atomic<bool>>(true);
   settings_.training = [is_busy] { return is_busy->load() ? communicating() : idle_for(1); };
   meet(2);
@@ -305,31 +305,31 @@ TEST_F(GpuReplicationTest, NothingIsSentWhileTrainingCommunicates) {
   EXPECT_FALSE(ranks_[0]->replication().is_held());
 }
 
-TEST_F(GpuReplicationTest, ChunksAndPromisesAreOfWhatFitsIntoIdleSpans) {
+TEST_F(GpuReplicationTest, FitsChunksAndPromisesToIdleSpans) {
   settings_.replicator.reserved_bytes = 1 << 20;  // as much as anybody could use
   const auto span_s = std::make_shared<std::atomic<double>>(1e3);
   settings_.training = [span_s] { return idle_for(span_s->load()); };
   meet(2);
-  const auto notified = [&] { return ranks_[0]->receive_buffer().page().own_state()->state; };
+  const auto own_state = [&] { return ranks_[0]->receive_buffer().page().own_state()->state; };
   std::int64_t iteration = 0;
   while (++iteration <= 10) {  // what steps take becomes known
     capture_all(iteration);
     ASSERT_TRUE(eventually([&] { return all_have_all_of(iteration); }));
     take_all(iteration);
   }
-  EXPECT_GT(notified().chunk_bytes, piece_bytes);
+  EXPECT_GT(own_state().chunk_bytes, piece_bytes);
   *span_s = 1e-9;
   const auto groups = nccl_buttons().groups();
   capture_all(iteration);
   ASSERT_TRUE(eventually([&] { return nccl_buttons().groups() == groups + 2; })) << "one step of each member";
   ASSERT_TRUE(eventually([&] { return ranks_[0]->replication().is_held() && ranks_[1]->replication().is_held(); }));
-  EXPECT_EQ(notified().chunk_bytes, grain_bytes);
-  EXPECT_EQ(notified().promised, 1u);
+  EXPECT_EQ(own_state().chunk_bytes, grain_bytes);
+  EXPECT_EQ(own_state().promised, 1u);
   *span_s = 1e3;
   EXPECT_TRUE(eventually([&] { return all_have_all_of(iteration); }));
 }
 
-TEST_F(GpuReplicationTest, WhatIsHeldIsLeftOnceThePathHasFailed) {
+TEST_F(GpuReplicationTest, ReleasesHeldSlotsAfterAFailure) {
   settings_.training = [] { return communicating(); };
   meet(2);
   capture_all(1);
@@ -340,7 +340,7 @@ TEST_F(GpuReplicationTest, WhatIsHeldIsLeftOnceThePathHasFailed) {
 }
 
 // The host replication was faster.
-TEST_F(GpuReplicationTest, WhatIsCommittedIsNotSentAnyMore) {
+TEST_F(GpuReplicationTest, DoesNotSendCommittedCheckpoints) {
   meet(2);
   committed_ = CheckpointId(1, 1);
   for (const auto& rank : ranks_) rank->replication().look(CheckpointId(1, 1));
@@ -350,7 +350,7 @@ TEST_F(GpuReplicationTest, WhatIsCommittedIsNotSentAnyMore) {
   EXPECT_TRUE(eventually([&] { return all_have_all_of(2); }));
 }
 
-TEST_F(GpuReplicationTest, AMeetingThatIsKnownToLeadNowhereIsNotWaitedFor) {
+TEST_F(GpuReplicationTest, DoesNotWaitForAMeetingThatMustFail) {
   come(2);
   std::thread meeting([&] { ranks_[0]->replication().meet(Deadline::in_ms(600'000)); });
   ranks_[0]->replication().give_up("a newer incarnation of the job began");
@@ -360,7 +360,7 @@ TEST_F(GpuReplicationTest, AMeetingThatIsKnownToLeadNowhereIsNotWaitedFor) {
   EXPECT_THAT(news_of(1), HasSubstr("another rank of the group, or this node's agent, has given up GPU replication"));
 }
 
-TEST_F(GpuReplicationTest, AHangIsToldOnceAndNothingIsHeld) {
+TEST_F(GpuReplicationTest, ReportsAHangOnceAndHoldsNothing) {
   settings_.replicator.step_timeout_ms = 50;
   meet(2);
   nccl_buttons().hang(1, 1);
@@ -377,7 +377,7 @@ TEST_F(GpuReplicationTest, AHangIsToldOnceAndNothingIsHeld) {
   EXPECT_EQ(ranks_[0]->replication().take_news(), std::nullopt);
 }
 
-TEST_F(GpuReplicationTest, WhoGivesUpBeforeTheyMeetIsNotWaitedFor) {
+TEST_F(GpuReplicationTest, DoesNotWaitForARankThatGaveUpBeforeMeeting) {
   come(2);
   ranks_[0]->replication().end("it has seen enough");
   ranks_[1]->replication().meet(Deadline::in_ms(600'000));  // longer than the test would wait
@@ -385,7 +385,7 @@ TEST_F(GpuReplicationTest, WhoGivesUpBeforeTheyMeetIsNotWaitedFor) {
 }
 
 // Long before its own deadline.
-TEST_F(GpuReplicationTest, WhoHearsThatAnotherHasGivenUpDoesTheSame) {
+TEST_F(GpuReplicationTest, GivesUpWhenAnotherRankDoes) {
   meet(3);
   ranks_[0]->capture(1);
   std::thread ending([&] { ranks_[2]->replication().end("it has seen enough"); });
@@ -396,7 +396,7 @@ TEST_F(GpuReplicationTest, WhoHearsThatAnotherHasGivenUpDoesTheSame) {
   ending.join();
 }
 
-TEST_F(GpuReplicationTest, WhatEndsInTheMiddleReadsNothingMore) {
+TEST_F(GpuReplicationTest, ReleasesSlotsWhenItEndsInTheMiddle) {
   meet(2);
   const auto groups = nccl_buttons().groups();
   nccl_buttons().hang(-1, 1);
@@ -406,7 +406,7 @@ TEST_F(GpuReplicationTest, WhatEndsInTheMiddleReadsNothingMore) {
   for (const auto& rank : ranks_) EXPECT_FALSE(rank->holds_a_slot());
 }
 
-TEST_F(GpuReplicationTest, AStateThatGrowsBeyondItsRoomEndsIt) {
+TEST_F(GpuReplicationTest, EndsIfTheStateOutgrowsTheReceiveBuffer) {
   meet(2);
   auto slot = std::make_shared<std::vector<std::byte>>(piece_bytes + 1);
   ranks_[0]->replication().captured(CheckpointId(1, 1), *slot, slot);
@@ -426,7 +426,7 @@ class RefusedGpuReplicationTest : public GpuReplicationTest {
   }
 };
 
-TEST_F(RefusedGpuReplicationTest, WhereOneIsRefusedAllGoOnAtOnceFromHostToHost) {
+TEST_F(RefusedGpuReplicationTest, AllRanksReplicateFromHostToHostIfOneIsRefused) {
   come(3);
   meet_all();
   EXPECT_THAT(news_of(1), HasSubstr("NCCL_MAX_CTAS"));

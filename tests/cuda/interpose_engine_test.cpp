@@ -49,7 +49,7 @@ class InterposedEngineTest : public Halting<HeldCudaEngineTest> {
   std::optional<NcclPair> pair_;
 };
 
-TEST_F(InterposedEngineTest, TheAgentSeesCommunicationsThatTrainingDoesNotMark) {
+TEST_F(InterposedEngineTest, AgentSeesCommunicationsThatTrainingDoesNotMark) {
   const auto engine = halting_engine();
   pair_.emplace();
   communicate(true);  // after two that connect the ranks
@@ -59,7 +59,7 @@ TEST_F(InterposedEngineTest, TheAgentSeesCommunicationsThatTrainingDoesNotMark) 
   EXPECT_TRUE(eventually([&] { return agent_->control().comm().on_gpu[3].ended.load() == 3; }));
 }
 
-TEST_F(InterposedEngineTest, TrainingThatMarksItsCommunicationsIsNotMarkedTwice) {
+TEST_F(InterposedEngineTest, DoesNotMarkCommunicationsTwice) {
   const auto engine = halting_engine();
   engine->comm_begin(0, stream());
   engine->comm_end(0, stream());
@@ -68,7 +68,7 @@ TEST_F(InterposedEngineTest, TrainingThatMarksItsCommunicationsIsNotMarkedTwice)
   EXPECT_EQ(agent_->control().comm().on_gpu[2].begun.load(), 0u);
 }
 
-TEST_F(InterposedEngineTest, AfterTheLateCaptureCommunicatorsAreAbortedAndTheRankKeepsItsTensors) {
+TEST_F(InterposedEngineTest, AbortsCommunicatorsAfterTheLateCaptureAndKeepsTensors) {
   const auto engine = halting_engine();
   pair_.emplace();
   for (int k = 0; k <= 3; ++k) {
@@ -97,7 +97,7 @@ TEST_F(InterposedEngineTest, AfterTheLateCaptureCommunicatorsAreAbortedAndTheRan
   EXPECT_EQ(weights_->read(), std::vector(main_bytes, std::byte{3}));
 }
 
-TEST_F(InterposedEngineTest, NothingIsAbortedBeforeTheLateCaptureHasEnded) {
+TEST_F(InterposedEngineTest, AbortsNothingBeforeTheLateCaptureEnds) {
   const auto engine = halting_engine();
   pair_.emplace();
   for (int k = 1; k <= 3; ++k) iterate(*engine, k);
@@ -112,7 +112,7 @@ TEST_F(InterposedEngineTest, NothingIsAbortedBeforeTheLateCaptureHasEnded) {
   EXPECT_TRUE(pair_->becomes_idle(0));
 }
 
-TEST_F(InterposedEngineTest, ARejoinWhileAnAbortHangsIsRefusedAndCanBeRepeated) {
+TEST_F(InterposedEngineTest, RefusesARejoinDuringAHungAbortUntilItEnds) {
   const auto engine = halting_engine({.abort_ms = 100});
   pair_.emplace();
   for (int k = 1; k <= 3; ++k) iterate(*engine, k);
@@ -128,7 +128,7 @@ TEST_F(InterposedEngineTest, ARejoinWhileAnAbortHangsIsRefusedAndCanBeRepeated) 
   EXPECT_EQ(engine->restore(stream()).main_tier, CKPT_TIER_LIVE);
 }
 
-TEST_F(InterposedEngineTest, IfNcclIsNeverCalledPeopleAreToldOnce) {
+TEST_F(InterposedEngineTest, WarnsOnceIfNcclIsNeverCalled) {
   world_size_ = "2";
   const auto engine = halting_engine();
   WarningLog warnings(*engine);

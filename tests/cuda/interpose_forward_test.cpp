@@ -127,7 +127,7 @@ TEST(InterposeForward, EveryCallReachesNcclWithAllArguments) {
   EXPECT_EQ(echo_arguments[0], as_number(&echo_made));
 }
 
-TEST(InterposeForward, WhatMakesCommunicatorsReachesNcclWithAllArguments) {
+TEST(InterposeForward, CallsThatCreateCommunicatorsReachNcclWithAllArguments) {
   void* comm = nullptr;
   UniqueId id{};
   id.internal[127] = 17;
@@ -151,13 +151,13 @@ TEST(InterposeForward, WhatMakesCommunicatorsReachesNcclWithAllArguments) {
          {as_number(echo_made), as_number(&numbers[0]), 2, out, as_number(&numbers[0]), 9});
 }
 
-TEST(InterposeForward, AnNcclThatIsPartOfAnotherLibraryIsNamed) {
+TEST(InterposeForward, NamesALibraryThatContainsNccl) {
   const char* const file = ckpt_interpose_static_nccl();
   ASSERT_NE(file, nullptr);
   EXPECT_THAT(file, testing::HasSubstr("libckpt_echo.so"));
 }
 
-TEST(InterposeForward, ALinkedOneIsNotLate) {
+TEST(InterposeForward, LinkedLibraryAcceptsAnEngine) {
   int self = 0;
   ckpt_interposed_engine engine{};
   engine.struct_size = sizeof engine;

@@ -86,7 +86,7 @@ class InterposeTest : public NcclTest {
   std::optional<NcclPair> pair_;
 };
 
-TEST_F(InterposeTest, WithoutAnEngineCommunicationsAreAsWithoutIt) {
+TEST_F(InterposeTest, ChangesNothingWithoutAnEngine) {
   EXPECT_EQ(pair_->received[0]->read(), bytes_of(NcclPair::size_bytes, 2));
   EXPECT_EQ(pair_->received[1]->read(), bytes_of(NcclPair::size_bytes, 1));
   hang();
@@ -95,7 +95,7 @@ TEST_F(InterposeTest, WithoutAnEngineCommunicationsAreAsWithoutIt) {
   EXPECT_EQ(nccl_buttons().aborts(), before + 2);
 }
 
-TEST_F(InterposeTest, AGroupIsOneCommunicationOfItsStreamAndEndsOnceItIsEnqueued) {
+TEST_F(InterposeTest, MarksAGroupAsOneCommunicationOfItsStream) {
   PlayedEngine engine;
   engine.name(*pair_->streams[0], "first");
   engine.name(*pair_->streams[1], "second");
@@ -112,7 +112,7 @@ TEST_F(InterposeTest, AGroupIsOneCommunicationOfItsStreamAndEndsOnceItIsEnqueued
   EXPECT_THAT(engine.take(), ElementsAre("begin second", "end second"));
 }
 
-TEST_F(InterposeTest, EachCommunicatorOfAGroupIsMarked) {
+TEST_F(InterposeTest, MarksEachCommunicatorOfAGroup) {
   PlayedEngine engine;
   engine.name(*pair_->streams[0], "first");
   engine.name(*pair_->streams[1], "second");
@@ -125,7 +125,7 @@ TEST_F(InterposeTest, EachCommunicatorOfAGroupIsMarked) {
   EXPECT_THAT(engine.take(), ElementsAre("end first", "end second"));
 }
 
-TEST_F(InterposeTest, ACallOutsideOfAGroupIsMarked) {
+TEST_F(InterposeTest, MarksACallOutsideAGroup) {
   PlayedEngine engine;
   engine.name(*pair_->streams[0], "first");
   EXPECT_EQ(ncclSend(pair_->sent[0]->data(), 1, nccl::uint8, 1, pair_->comms[0], *pair_->streams[0]),
@@ -134,7 +134,7 @@ TEST_F(InterposeTest, ACallOutsideOfAGroupIsMarked) {
   EXPECT_THAT(engine.take(), ElementsAre("begin first", "end first"));
 }
 
-TEST_F(InterposeTest, WhatTheEngineDoesNotMarkDoesNotEnd) {
+TEST_F(InterposeTest, EndsOnlyCommunicationsThatTheEngineMarked) {
   PlayedEngine engine;
   engine.mark_nothing();
   for (const int rank : {0, 1}) pair_->exchange(rank);
@@ -142,7 +142,7 @@ TEST_F(InterposeTest, WhatTheEngineDoesNotMarkDoesNotEnd) {
   EXPECT_THAT(engine.take(), ElementsAre());
 }
 
-TEST_F(InterposeTest, AnEngineThatIsGoneIsNotCalled) {
+TEST_F(InterposeTest, DoesNotCallAnEngineThatIsGone) {
   { const PlayedEngine engine; }
   PlayedEngine engine;
   ckpt_interpose_detach(&engine);
@@ -151,7 +151,7 @@ TEST_F(InterposeTest, AnEngineThatIsGoneIsNotCalled) {
   EXPECT_THAT(engine.take(), ElementsAre());
 }
 
-TEST_F(InterposeTest, ASecondEngineIsRefusedAndTheFirstOneStays) {
+TEST_F(InterposeTest, RefusesASecondEngineAndKeepsTheFirst) {
   PlayedEngine first;
   ckpt_interposed_engine second{};
   second.engine = &second;
@@ -161,7 +161,7 @@ TEST_F(InterposeTest, ASecondEngineIsRefusedAndTheFirstOneStays) {
   EXPECT_EQ(first.take().size(), 1u);
 }
 
-TEST_F(InterposeTest, AHaltAbortsWhatHangsAndTrainingIsToldByNcclsResults) {
+TEST_F(InterposeTest, HaltAbortsHungCommunicationsAndNcclReturnsErrors) {
   PlayedEngine engine;
   hang();
   const auto before = nccl_buttons().aborts();
@@ -178,7 +178,7 @@ TEST_F(InterposeTest, AHaltAbortsWhatHangsAndTrainingIsToldByNcclsResults) {
   EXPECT_EQ(nccl_buttons().aborts(), before + 2) << "each once, though training aborts them, too";
 }
 
-TEST_F(InterposeTest, CommunicatorsMadeAfterAHaltLiveUntilTheNextOne) {
+TEST_F(InterposeTest, KeepsNewCommunicatorsUntilTheNextHalt) {
   PlayedEngine engine;
   engine.halt(5);
   ASSERT_TRUE(eventually([&] { return pair_->error(0) == nccl::remote_error; }));
@@ -193,7 +193,7 @@ TEST_F(InterposeTest, CommunicatorsMadeAfterAHaltLiveUntilTheNextOne) {
   EXPECT_TRUE(eventually([&] { return next.error(1) == nccl::remote_error; }));
 }
 
-TEST_F(InterposeTest, AnAbortThatHangsIsToldAndKeepsNobodyElse) {
+TEST_F(InterposeTest, ReportsAHungAbortWithoutBlockingOthers) {
   PlayedEngine engine;
   hang();
   nccl_buttons().hold_aborts(1);
@@ -202,7 +202,7 @@ TEST_F(InterposeTest, AnAbortThatHangsIsToldAndKeepsNobodyElse) {
   EXPECT_EQ(ckpt_interpose_abort(&engine, 5, 20'000), 0u);
 }
 
-TEST_F(InterposeTest, AnEngineThatIsNeverHaltedLeavesCommunicatorsAlone) {
+TEST_F(InterposeTest, ClosingAnUnhaltedEngineKeepsCommunicators) {
   PlayedEngine engine(false);
   engine.halt(5);
   for (const int rank : {0, 1}) pair_->exchange(rank);

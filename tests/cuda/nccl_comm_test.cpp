@@ -92,7 +92,7 @@ class NcclCommTest : public NcclTest {
 };
 
 // In a process of its own: a library stays loaded.
-TEST(NcclLibraryDeathTest, OneThatIsTooOldIsRefusedInOneSentence) {
+TEST(NcclLibraryDeathTest, RefusesATooOldLibraryInOneSentence) {
   if (nccl_buttons().version == nullptr) GTEST_SKIP();
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto refused = [] {
@@ -107,7 +107,7 @@ TEST(NcclLibraryDeathTest, OneThatIsTooOldIsRefusedInOneSentence) {
   EXPECT_EXIT(refused(), testing::ExitedWithCode(0), "cannot go from GPU to GPU: NCCL 2.19 is too old; install 2.20");
 }
 
-TEST_F(NcclCommTest, CarriesBytesBothWays) {
+TEST_F(NcclCommTest, TransfersBytesBothWays) {
   make_pair();
   exchange(0);
   exchange(1);
@@ -118,7 +118,7 @@ TEST_F(NcclCommTest, CarriesBytesBothWays) {
   }
 }
 
-TEST_F(NcclCommTest, TakesOneBlockOfTheGpu) {
+TEST_F(NcclCommTest, UsesOneBlockOfTheGpu) {
   make_pair();
   EXPECT_EQ(nccl_buttons().max_ctas(), 1);
 }
@@ -130,7 +130,7 @@ TEST_F(NcclCommTest, NamesTheMemoryThatTransfersUse) {
   EXPECT_EQ(nccl_buttons().registered_bytes(), registered_before + size_bytes);
 }
 
-TEST_F(NcclCommTest, CarriesBytesFromMemoryThatNcclRefuses) {
+TEST_F(NcclCommTest, TransfersBytesFromMemoryThatNcclRefusesToRegister) {
   make_pair();
   comms_[0]->use_memory(0, size_bytes);
   exchange(0);
@@ -142,7 +142,7 @@ TEST_F(NcclCommTest, CarriesBytesFromMemoryThatNcclRefuses) {
   }
 }
 
-TEST_F(NcclCommTest, IsNotReadyUntilTheOthersAreThere) {
+TEST_F(NcclCommTest, IsNotReadyUntilAllRanksJoined) {
   const nccl::UniqueId id = NcclComm::new_id();
   comms_[1] = std::make_unique<NcclComm>(id, 2, 1);
   EXPECT_FALSE(comms_[1]->ready());
@@ -150,7 +150,7 @@ TEST_F(NcclCommTest, IsNotReadyUntilTheOthersAreThere) {
   EXPECT_TRUE(becomes_ready(*comms_[1]));
 }
 
-TEST_F(NcclCommTest, CanBeEndedBeforeTheOthersAreThere) {
+TEST_F(NcclCommTest, CanEndBeforeAllRanksJoined) {
   comms_[0] = std::make_unique<NcclComm>(NcclComm::new_id(), 2, 0);
   comms_[0].reset();
   EXPECT_EQ(nccl_buttons().communicators(), communicators_before_);
@@ -168,7 +168,7 @@ TEST_F(NcclCommTest, IsNotReadyBeforeItsTransfersAreOnTheStream) {
   EXPECT_TRUE(becomes_idle(0));
 }
 
-TEST_F(NcclCommTest, WhatHangsEndsWhenAborted) {
+TEST_F(NcclCommTest, AbortEndsAHungTransfer) {
   make_pair();
   nccl_buttons().hang(1, 1);
   exchange(0);
@@ -182,7 +182,7 @@ TEST_F(NcclCommTest, WhatHangsEndsWhenAborted) {
   EXPECT_TRUE(becomes_idle(1));
 }
 
-TEST_F(NcclCommTest, ARankThatDiedIsTold) {
+TEST_F(NcclCommTest, ReportsADeadRank) {
   make_pair();
   exchange(0);
   ASSERT_TRUE(becomes_ready(*comms_[0]));
@@ -193,14 +193,14 @@ TEST_F(NcclCommTest, ARankThatDiedIsTold) {
   EXPECT_TRUE(becomes_idle(0));
 }
 
-TEST_F(NcclCommTest, AnAsynchronousErrorIsTold) {
+TEST_F(NcclCommTest, ReportsAnAsynchronousError) {
   make_pair();
   nccl_buttons().fail(0, nccl::unhandled_cuda_error);
   EXPECT_THAT(failure_of(*comms_[0]), HasSubstr("unhandled error"));
   EXPECT_TRUE(comms_[1]->ready());
 }
 
-TEST_F(NcclCommTest, TransfersThatAreRefusedLeaveTheThreadInNoGroupAndTheCommunicatorOfNoUse) {
+TEST_F(NcclCommTest, RefusedTransfersLeaveNoOpenGroupAndAnUnusableCommunicator) {
   make_pair();
   const NcclComm::Transfer nowhere[] = {{Kind::send, 7, memory_[0]->pointer(), 1}};
   EXPECT_THROW(comms_[0]->exchange(nowhere, *streams_[0]), Failure);
@@ -209,7 +209,7 @@ TEST_F(NcclCommTest, TransfersThatAreRefusedLeaveTheThreadInNoGroupAndTheCommuni
   EXPECT_THROW(exchange(0), Failure);
 }
 
-TEST_F(NcclCommTest, AnotherThreadMayEndItAndNobodyUsesItAfterThat) {
+TEST_F(NcclCommTest, AnotherThreadMayAbortItAndLaterUseFails) {
   make_pair();
   const auto aborts_before = nccl_buttons().aborts(), orphans_before = nccl_buttons().orphans();
   nccl_buttons().hang(0, 1);
@@ -229,7 +229,7 @@ TEST_F(NcclCommTest, AnotherThreadMayEndItAndNobodyUsesItAfterThat) {
   EXPECT_EQ(nccl_buttons().orphans(), orphans_before);
 }
 
-TEST_F(NcclCommTest, NoneIsLeftBehind) {
+TEST_F(NcclCommTest, LeavesNoCommunicatorsBehind) {
   make_pair();
   const auto orphans_before = nccl_buttons().orphans();
   comms_ = {};

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "nccl.hpp"
 
@@ -127,7 +128,7 @@ TEST_F(NcclConformance, EveryErrorHasAText) {
     EXPECT_STRNE(ncclGetErrorString(result), "");
 }
 
-TEST_F(NcclConformance, ARankAloneSendsToItself) {
+TEST_F(NcclConformance, SingleRankSendsToItself) {
   const Rank rank(new_id(), 1, 0);
   ASSERT_TRUE(rank.becomes(nccl::success));
   const auto bytes = bytes_of(3 * mebibyte + 7, 1);
@@ -142,7 +143,7 @@ TEST_F(NcclConformance, ARankAloneSendsToItself) {
   EXPECT_EQ(to.read(), bytes);
 }
 
-TEST_F(NcclConformance, RegisteredMemoryCarriesBytesAndNeedNotBeDeregisteredBeforeAnAbort) {
+TEST_F(NcclConformance, AbortMayPrecedeDeregistrationOfMemory) {
   Rank rank(new_id(), 1, 0);
   ASSERT_TRUE(rank.becomes(nccl::success));
   const auto bytes = bytes_of(3 * mebibyte + 7, 1);
@@ -161,7 +162,7 @@ TEST_F(NcclConformance, RegisteredMemoryCarriesBytesAndNeedNotBeDeregisteredBefo
   rank.abort();
 }
 
-TEST_F(NcclConformance, SendsAndReceivesOfAGroupMeetInTheirOrder) {
+TEST_F(NcclConformance, MatchesSendsAndReceivesOfAGroupInOrder) {
   const Rank rank(new_id(), 1, 0);
   ASSERT_TRUE(rank.becomes(nccl::success));
   const auto first = bytes_of(mebibyte, 2), second = bytes_of(5, 3);
@@ -179,7 +180,7 @@ TEST_F(NcclConformance, SendsAndReceivesOfAGroupMeetInTheirOrder) {
   EXPECT_EQ(to_2.read(), second);
 }
 
-TEST_F(NcclConformance, GroupsOfAStreamComeOneAfterTheOther) {
+TEST_F(NcclConformance, RunsGroupsOfAStreamInOrder) {
   const Rank rank(new_id(), 1, 0);
   ASSERT_TRUE(rank.becomes(nccl::success));
   const auto bytes = bytes_of(mebibyte, 4);
@@ -196,20 +197,20 @@ TEST_F(NcclConformance, GroupsOfAStreamComeOneAfterTheOther) {
   EXPECT_EQ(c.read(), bytes);
 }
 
-TEST_F(NcclConformance, AGroupWithNothingInItIsNothing) {
+TEST_F(NcclConformance, EmptyGroupDoesNothing) {
   const Rank rank(new_id(), 1, 0);
   ASSERT_TRUE(rank.becomes(nccl::success));
   in_group([] {});
   EXPECT_TRUE(rank.becomes(nccl::success));
 }
 
-TEST_F(NcclConformance, WhatIsIdleCanBeAborted) {
+TEST_F(NcclConformance, IdleCommunicatorCanBeAborted) {
   Rank rank(new_id(), 1, 0);
   ASSERT_TRUE(rank.becomes(nccl::success));
   rank.abort();
 }
 
-TEST_F(NcclConformance, AStreamWaitsForWhatWasThereBefore) {
+TEST_F(NcclConformance, GroupWaitsForEarlierWorkOfItsStream) {
   if (!has_buttons()) GTEST_SKIP();
   const Rank rank(new_id(), 1, 0);
   ASSERT_TRUE(rank.becomes(nccl::success));
@@ -228,7 +229,7 @@ TEST_F(NcclConformance, AStreamWaitsForWhatWasThereBefore) {
   EXPECT_EQ(to.read(), bytes);
 }
 
-TEST_F(NcclConformance, ARankWhoseOthersDoNotComeStaysInProgressAndCanBeAborted) {
+TEST_F(NcclConformance, RankWithoutItsPeersStaysInProgressAndCanBeAborted) {
   if (!has_nccl_buttons()) GTEST_SKIP();
   Rank rank(new_id(), 2, 1);
   EXPECT_EQ(rank.state(), nccl::in_progress);
@@ -238,7 +239,7 @@ TEST_F(NcclConformance, ARankWhoseOthersDoNotComeStaysInProgressAndCanBeAborted)
   rank.abort();
 }
 
-TEST_F(NcclConformance, ACallThatIsRefusedSpoilsTheCommunicatorForGood) {
+TEST_F(NcclConformance, RefusedCallBreaksTheCommunicator) {
   if (!has_nccl_buttons()) GTEST_SKIP();
   const GpuBytes from(1), to(1);
   const GpuStream stream;
@@ -253,7 +254,7 @@ TEST_F(NcclConformance, ACallThatIsRefusedSpoilsTheCommunicatorForGood) {
 }
 
 // NCCL may have put a group onto its stream before anybody can look.
-TEST_F(NcclConformance, AGroupIsOnItsStreamOnlyOnceItIsNoLongerInProgress) {
+TEST_F(NcclConformance, GroupIsEnqueuedOnceItIsNoLongerInProgress) {
   if (!has_nccl_buttons()) GTEST_SKIP();
   const Rank rank(new_id(), 1, 0);
   ASSERT_TRUE(rank.becomes(nccl::success));
@@ -274,7 +275,7 @@ TEST_F(NcclConformance, AGroupIsOnItsStreamOnlyOnceItIsNoLongerInProgress) {
   EXPECT_EQ(to.read(), bytes);
 }
 
-TEST_F(NcclPair, BytesCrossBothWaysInOneGroup) {
+TEST_F(NcclPair, OneGroupTransfersBytesBothWays) {
   const auto first = bytes_of(5 * mebibyte + 3, 7), second = bytes_of(2 * mebibyte, 8);
   const GpuBytes from_0(first), from_1(second), to_0(second.size()), to_1(first.size());
   in_group([&] {
@@ -294,7 +295,7 @@ TEST_F(NcclPair, BytesCrossBothWaysInOneGroup) {
   EXPECT_EQ(to_1.read(), first);
 }
 
-TEST_F(NcclPair, AFirstGroupStaysInProgressUntilTheOtherIssuesItsOwn) {
+TEST_F(NcclPair, FirstGroupStaysInProgressUntilThePeerIssuesItsOwn) {
   const GpuBytes from(8), to(8);
   zero_->send(from, 1, *stream_0_);
   for (int turn = 0; turn < 300; ++turn) {
@@ -309,14 +310,14 @@ TEST_F(NcclPair, AFirstGroupStaysInProgressUntilTheOtherIssuesItsOwn) {
   EXPECT_TRUE(becomes_idle(*stream_1_));
 }
 
-TEST_F(NcclPair, AFirstGroupThatWaitsForTheOtherCanBeAborted) {
+TEST_F(NcclPair, FirstGroupThatWaitsForThePeerCanBeAborted) {
   const GpuBytes from(8);
   zero_->send(from, 1, *stream_0_);
   zero_->abort();
   EXPECT_TRUE(becomes_idle(*stream_0_));
 }
 
-TEST_F(NcclPair, NothingIsSentUntilTheOtherReceives) {
+TEST_F(NcclPair, SendWaitsForTheReceive) {
   connect();
   const GpuBytes from(8), to(8);
   zero_->send(from, 1, *stream_0_);
@@ -328,7 +329,7 @@ TEST_F(NcclPair, NothingIsSentUntilTheOtherReceives) {
   EXPECT_TRUE(becomes_idle(*stream_1_));
 }
 
-TEST_F(NcclPair, TwoThatSendFirstWaitForEachOtherUntilTheyAreAborted) {
+TEST_F(NcclPair, TwoRanksThatSendFirstDeadlockUntilAborted) {
   connect();
   const GpuBytes bytes(8), other(8);
   zero_->send(bytes, 1, *stream_0_);
@@ -347,7 +348,7 @@ TEST_F(NcclPair, TwoThatSendFirstWaitForEachOtherUntilTheyAreAborted) {
   EXPECT_TRUE(becomes_idle(*stream_1_));
 }
 
-TEST_F(NcclPair, WhatHangsHoldsUpNoOtherStreamAndEndsWhenAborted) {
+TEST_F(NcclPair, HungTransferBlocksNoOtherStreamAndEndsWhenAborted) {
   connect();
   nccl_buttons().hang(0, 1);
   const GpuBytes from(8), to(8), elsewhere(8);
@@ -367,7 +368,7 @@ TEST_F(NcclPair, WhatHangsHoldsUpNoOtherStreamAndEndsWhenAborted) {
   EXPECT_TRUE(becomes_idle(*stream_1_));
 }
 
-TEST_F(NcclPair, WhoeverWaitsForARankThatDiedHearsOfItAndIsFreedByAborting) {
+TEST_F(NcclPair, PeerOfADeadRankGetsAnErrorAndIsFreedByAbort) {
   connect();
   const GpuBytes to(8);
   one_->receive(to, 0, *stream_1_);
@@ -380,7 +381,7 @@ TEST_F(NcclPair, WhoeverWaitsForARankThatDiedHearsOfItAndIsFreedByAborting) {
   EXPECT_TRUE(becomes_idle(*stream_1_));
 }
 
-TEST_F(NcclPair, AnAsynchronousErrorIsToldByTheRankThatHasIt) {
+TEST_F(NcclPair, OnlyTheFailedRankReportsAnAsynchronousError) {
   nccl_buttons().fail(1, nccl::system_error);
   EXPECT_EQ(one_->state(), nccl::system_error);
   EXPECT_EQ(zero_->state(), nccl::success);
@@ -388,7 +389,7 @@ TEST_F(NcclPair, AnAsynchronousErrorIsToldByTheRankThatHasIt) {
   EXPECT_EQ(one_->receive(to, 0, *stream_1_), nccl::system_error);
 }
 
-TEST_F(NcclPair, ASlowRankIsWaitedFor) {
+TEST_F(NcclPair, WaitsForASlowRank) {
   nccl_buttons().slow(0, 20'000);
   const auto bytes = bytes_of(mebibyte, 9);
   const GpuBytes from(bytes), to(mebibyte);
@@ -399,7 +400,7 @@ TEST_F(NcclPair, ASlowRankIsWaitedFor) {
   EXPECT_EQ(to.read(), bytes);
 }
 
-TEST_F(NcclPair, SizesThatDoNotMeetNeverEnd) {
+TEST_F(NcclPair, MismatchedSizesNeverEnd) {
   const auto before = nccl_buttons().mismatches();
   const GpuBytes from(8), to(9);
   zero_->send(from, 1, *stream_0_);
@@ -412,7 +413,7 @@ TEST_F(NcclPair, SizesThatDoNotMeetNeverEnd) {
   one_->abort();
 }
 
-TEST_F(NcclPair, AContextThatDiesEndsWhatRuns) {
+TEST_F(NcclPair, DeadContextAllowsAborts) {
   connect();
   const GpuBytes to(8);
   one_->receive(to, 0, *stream_1_);
@@ -422,7 +423,7 @@ TEST_F(NcclPair, AContextThatDiesEndsWhatRuns) {
   one_->abort();
 }
 
-TEST_F(NcclPair, AnotherThreadMayAbortWhileTheOneThatIssuedIsThereWhateverTheDriverDoes) {
+TEST_F(NcclPair, AnotherThreadMayAbortWhileTheIssuingThreadLives) {
   const auto before = nccl_buttons().orphans();
   connect();
   const GpuBytes to(8);
@@ -435,7 +436,7 @@ TEST_F(NcclPair, AnotherThreadMayAbortWhileTheOneThatIssuedIsThereWhateverTheDri
 }
 
 // NCCL may keep in the memory of the thread that issued what the group is at.
-TEST_F(NcclPair, AnAbortThatComesBackWhenTheThreadThatIssuedIsGoneIsCounted) {
+TEST_F(NcclPair, CountsAbortsThatReturnAfterTheIssuingThreadEnded) {
   const auto before = nccl_buttons().orphans();
   connect();
   zero_->abort();
@@ -463,14 +464,15 @@ void be_the_other(const char* name) {
 
 // This test again, in a process of its own.
 pid_t spawn_the_other() {
-  char program[] = "/proc/self/exe", filter[] = "--gtest_filter=*RanksMayBeProcesses*";
-  char* arguments[] = {program, filter, nullptr};
+  char program[] = "/proc/self/exe";
+  std::string filter = std::string("--gtest_filter=*.") + testing::UnitTest::GetInstance()->current_test_info()->name();
+  char* arguments[] = {program, filter.data(), nullptr};
   pid_t child = 0;
   EXPECT_EQ(::posix_spawn(&child, program, nullptr, nullptr, arguments, environ), 0);
   return child;
 }
 
-TEST_F(NcclConformance, RanksMayBeProcessesAndOneThatIsKilledIsToldAsRemote) {
+TEST_F(NcclConformance, KilledRankProcessIsReportedAsARemoteError) {
   constexpr const char* id_variable = "CKPTENGINE_TEST_NCCL_ID";
   if (!has_nccl_buttons()) GTEST_SKIP();
   if (const char* const name = std::getenv(id_variable)) return be_the_other(name);

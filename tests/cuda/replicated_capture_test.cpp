@@ -145,7 +145,7 @@ TEST_F(ReplicatedCaptureTest, TakesAllBytesFromTheTensorsUntilTheUpdate) {
 }
 
 // Into the slot, to the sender's adapter, from the receiver's adapter, and to the receiver's host memory.
-TEST_F(ReplicatedCaptureTest, AByteCrossesPcieFourTimesOverBothEnds) {
+TEST_F(ReplicatedCaptureTest, EachByteCrossesPcieFourTimesInTotal) {
   meet(some_staging);
   const auto to_host_before = to_host_bytes(), sent_before = nccl_buttons().sent_bytes();
   snapshot(1);
@@ -171,7 +171,7 @@ TEST_F(ReplicatedCaptureTest, TakesBytesFromSubBuffersOfTheCaptureAfterTheUpdate
 }
 
 // The exchange had filled its own sub-buffers before the update.
-TEST_F(ReplicatedCaptureTest, TakesBytesThatTheGpuHasNoLongerFromTheSlot) {
+TEST_F(ReplicatedCaptureTest, TakesBytesFromTheSlotOnceTheGpuLacksThem) {
   is_communicating_ = true;
   meet(some_staging);
   snapshot(1);
@@ -186,7 +186,7 @@ TEST_F(ReplicatedCaptureTest, TakesBytesThatTheGpuHasNoLongerFromTheSlot) {
 }
 
 // The next capture packs over the sub-buffers in which the last bytes were.
-TEST_F(ReplicatedCaptureTest, SendsWhatWasCapturedThoughALaterCaptureHasTakenTheSubBuffers) {
+TEST_F(ReplicatedCaptureTest, SendsACaptureAfterALaterOneReusedTheSubBuffers) {
   is_communicating_ = true;
   meet(some_staging);
   snapshot(1);
@@ -206,7 +206,7 @@ TEST_F(ReplicatedCaptureTest, SendsWhatWasCapturedThoughALaterCaptureHasTakenThe
 }
 
 // Rank 1 sends nothing, so that all sub-buffers of the exchange stay full.
-TEST_F(ReplicatedCaptureTest, CapturesAndUpdatesGoOnWhileTheExchangeHangs) {
+TEST_F(ReplicatedCaptureTest, CapturesAndUpdatesContinueWhileTheExchangeHangs) {
   meet(some_staging);
   nccl_buttons().hang(1, 1);
   for (std::int64_t iteration = 1; iteration <= 5; ++iteration) {
@@ -220,7 +220,7 @@ TEST_F(ReplicatedCaptureTest, CapturesAndUpdatesGoOnWhileTheExchangeHangs) {
 }
 
 // The tensors may still change until then.
-TEST_F(ReplicatedCaptureTest, SendsNothingBeforeTheGpuGetsToTheCapture) {
+TEST_F(ReplicatedCaptureTest, SendsNothingBeforeTheGpuReachesTheCapture) {
   meet(some_staging);
   const auto groups = nccl_buttons().groups();
   std::binary_semaphore arrives{0};
@@ -241,7 +241,7 @@ TEST_F(ReplicatedCaptureTest, SendsNothingBeforeTheGpuGetsToTheCapture) {
 }
 
 // The sub-buffers of the capture still have the bytes, but a copy out of them would come after the work of training.
-TEST_F(ReplicatedCaptureTest, SendsWhatWasCapturedBeforeTheGpuGetsToTheNextCapture) {
+TEST_F(ReplicatedCaptureTest, SendsACaptureBeforeTheGpuReachesTheNext) {
   is_communicating_ = true;
   meet(all_staging);
   snapshot(1);
@@ -258,7 +258,7 @@ TEST_F(ReplicatedCaptureTest, SendsWhatWasCapturedBeforeTheGpuGetsToTheNextCaptu
   ASSERT_TRUE(captured());
 }
 
-TEST_F(ReplicatedCaptureTest, ADiscardedCaptureIsLeftForTheNextOne) {
+TEST_F(ReplicatedCaptureTest, DropsADiscardedCaptureForTheNextOne) {
   is_communicating_ = true;
   meet(some_staging);
   snapshot(1);
@@ -277,7 +277,7 @@ TEST_F(ReplicatedCaptureTest, ADiscardedCaptureIsLeftForTheNextOne) {
   EXPECT_TRUE(ranks_->all_match(2));
 }
 
-TEST_F(ReplicatedCaptureTest, NothingIsAskedOfTheGpuAfterACaptureWasDiscarded) {
+TEST_F(ReplicatedCaptureTest, QueriesNothingOnTheGpuAfterADiscard) {
   is_communicating_ = true;
   meet(some_staging);
   snapshot(1);

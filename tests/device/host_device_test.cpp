@@ -81,7 +81,7 @@ TEST_P(HostDeviceTest, CapturesByteForByteWithDigests) {
   expect_captured();
 }
 
-TEST_P(HostDeviceTest, SlicesHoldTheBytesAndTheLeavesOfTheWhole) {
+TEST_P(HostDeviceTest, SlicesHoldTheBytesAndDigestsOfTheWhole) {
   HostDevice device(GetParam());
   const Plan plan = this->plan();
   const std::size_t cut = 2 * kernels::leaf_size_bytes;
@@ -92,7 +92,7 @@ TEST_P(HostDeviceTest, SlicesHoldTheBytesAndTheLeavesOfTheWhole) {
   expect_captured();
 }
 
-TEST_P(HostDeviceTest, LoadsWhatWasCaptured) {
+TEST_P(HostDeviceTest, LoadsACapture) {
   HostDevice device(GetParam());
   const Plan plan = this->plan();
   capture(device, plan);
@@ -110,7 +110,7 @@ TEST_P(HostDeviceTest, NamesALeafThatDoesNotMatch) {
   EXPECT_EQ(device.load(plan, {packed_.get(), digests_.data()}, nullptr), std::optional<std::size_t>(5));
 }
 
-TEST_P(HostDeviceTest, ACancelledCopyTouchesNothingAfterwards) {
+TEST_P(HostDeviceTest, CancelledCopyWritesNothingLater) {
   HostDevice device(GetParam());
   const Plan plan = this->plan();
   for (int round = 0; round < 50; ++round) {
@@ -125,7 +125,7 @@ TEST_P(HostDeviceTest, ACancelledCopyTouchesNothingAfterwards) {
   expect_captured();
 }
 
-TEST_P(HostDeviceTest, NothingToCopyIsDoneAtOnce) {
+TEST_P(HostDeviceTest, EmptyPlanCompletesImmediately) {
   HostDevice device(GetParam());
   const Plan empty({});
   EXPECT_TRUE(finish(device, 0));
@@ -135,7 +135,7 @@ TEST_P(HostDeviceTest, NothingToCopyIsDoneAtOnce) {
   EXPECT_FALSE(device.load(empty, {packed_.get(), digests_.data()}, nullptr));
 }
 
-TEST_P(HostDeviceTest, ReachesHostMemoryAlone) {
+TEST_P(HostDeviceTest, AcceptsOnlyHostMemory) {
   HostDevice device(GetParam());
   EXPECT_NO_THROW(device.reach(CKPT_HOST, this));
   EXPECT_THROW(device.reach(CKPT_DEVICE, this), Failure);

@@ -41,7 +41,7 @@ class MappedFile {
   void* data_ = nullptr;
 };
 
-TEST(PinFailure, HasTheDriversErrorTheFileAndItsFileSystem) {
+TEST(PinFailure, NamesTheDriversErrorTheFileAndItsFileSystem) {
   const test::TemporaryDirectory directory(test::in_memory);
   const MappedFile file(directory.path() + "/segment");
   const std::string text = pin_failure({file.range(), file.range()}, refusal, std::nullopt);
@@ -68,12 +68,12 @@ TEST(PinFailure, SaysThatTheArenaIsNotInMemory) {
   EXPECT_THAT(text, HasSubstr("set arena_dir to a folder on tmpfs"));
 }
 
-TEST(PinFailure, KnowsNoFileOfAnonymousMemory) {
+TEST(PinFailure, NamesNoFileForAnonymousMemory) {
   std::vector<std::byte> memory(100);
   EXPECT_THAT(pin_failure({{memory.data(), memory.size()}}, refusal, std::nullopt), Not(HasSubstr(", on ")));
 }
 
-TEST(PinFailure, AProcessWithoutALimitMayLockAnyAmount) {
+TEST(PinFailure, BlamesNoLimitIfThereIsNone) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_MEMLOCK, &before), 0);
   if (before.rlim_max == RLIM_INFINITY) {

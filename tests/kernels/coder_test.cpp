@@ -87,7 +87,7 @@ TEST_P(CoderOnIsa, LengthsAroundTilesAndLeavesEqualTheSlowReference) {
   }
 }
 
-TEST_P(CoderOnIsa, ShortAndEmptySourcesCountAsZerosAndLongOnesAreCutOff) {
+TEST_P(CoderOnIsa, PadsShortSourcesWithZerosAndCutsLongOnes) {
   std::mt19937_64 random(5);
   for (int i = 0; i < 60; ++i) {
     SCOPED_TRACE(i);
@@ -145,7 +145,7 @@ TEST_P(CoderOnIsa, EveryAlignmentOfSourcesAndOutputsGivesTheSame) {
   }
 }
 
-TEST_P(CoderOnIsa, EncodesWhatIsalEncodes) {
+TEST_P(CoderOnIsa, MatchesIsalsEncoding) {
   const std::size_t length = 3 * leaf_size_bytes;
   const auto pieces = random_sources(8, std::vector<std::size_t>(7, length));
   for (const std::size_t parity : {1, 2, 3, 4}) {
@@ -170,7 +170,7 @@ TEST_P(CoderOnIsa, EncodesWhatIsalEncodes) {
   }
 }
 
-TEST_P(CoderOnIsa, OneRowIsWhatIsalCallsXor) {
+TEST_P(CoderOnIsa, OneRowMatchesIsalsXor) {
   constexpr std::size_t length = 4 * 4096;
   alignas(64) static std::byte memory[4][length];
   for (std::size_t i = 0; i < 3; ++i) {
@@ -273,7 +273,7 @@ TEST_P(CoderOnIsa, ChunksOfLeavesInAnyOrderGiveTheSame) {
   rows.expect(matrix, pieces, length);
 }
 
-TEST_P(CoderOnIsa, SourcesAreDigestedInTheSamePassAndDamageShows) {
+TEST_P(CoderOnIsa, DigestsSourcesInTheSamePassAndFindsDamage) {
   const std::size_t length = 2 * leaf_size_bytes + 100;
   for (const std::size_t parity : {1, 2}) {
     auto pieces = random_sources(6, {length, leaf_size_bytes + 241, 239, 0, length + 1});
@@ -317,14 +317,14 @@ TEST_P(CoderOnIsa, AnOutputMayReplaceASource) {
   }
 }
 
-TEST(Coder, RefusesAMatrixThatItHasNoRoomFor) {
+TEST(Coder, RefusesATooLargeMatrix) {
   EXPECT_THROW(Coder(Matrix{}), std::invalid_argument);
   EXPECT_THROW(Coder({.rows = 5, .columns = 1, .coefficients = std::vector<std::uint8_t>(5)}), std::invalid_argument);
   EXPECT_THROW(Coder({.rows = 1, .columns = 65, .coefficients = std::vector<std::uint8_t>(65)}), std::invalid_argument);
   EXPECT_THROW(Coder({.rows = 1, .columns = 2, .coefficients = {1}}), std::invalid_argument);
 }
 
-TEST(Coder, OnlyOnesInOneRowAreXor) {
+TEST(Coder, UsesXorOnlyForOneRowOfOnes) {
   EXPECT_TRUE(Coder(ErasureCode(63, 1).encoder()).is_xor());
   EXPECT_FALSE(Coder(ErasureCode(3, 2).encoder()).is_xor());
   const ErasureCode code(3, 2);

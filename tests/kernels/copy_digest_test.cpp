@@ -198,7 +198,7 @@ TEST_P(CopyOnIsa, SegmentsOfOneByteGatherAndScatter) {
   ASSERT_NO_FATAL_FAILURE(expect_scatters(tensors, 1));
 }
 
-TEST_P(CopyOnIsa, NoSegmentsAndEmptySegmentsTouchNothing) {
+TEST_P(CopyOnIsa, EmptySegmentListsWriteNothing) {
   for (const std::vector<Source>& sources : {std::vector<Source>{}, std::vector<Source>(3, Source{nullptr, 0})}) {
     const auto offsets = segment_offsets(std::span<const Source>(sources));
     ASSERT_EQ(offsets.size(), sources.size() + 1);
@@ -214,7 +214,7 @@ TEST_P(CopyOnIsa, NoSegmentsAndEmptySegmentsTouchNothing) {
 }
 
 // One leaf of a piece is damaged by one bit; lengths make the last leaf short, long, and whole.
-TEST_P(CopyOnIsa, FlippedBitIsFoundInEveryLeafAndNothingWrittenAfterIt) {
+TEST_P(CopyOnIsa, FindsAFlippedBitInAnyLeafAndWritesNothingAfterIt) {
   std::mt19937_64 random(11);
   for (std::size_t rest : {std::size_t{100}, std::size_t{5003}, leaf_size_bytes}) {
     Tensors tensors(rest, {leaf_size_bytes + 13, 2 * leaf_size_bytes - 13, rest});

@@ -18,7 +18,7 @@ std::uint64_t digest_of_powers(float base) {
 }
 
 // All of these powers were compared with those of torch.pow() on an H100.
-TEST(CudaPower, GivesTheBitsOfAnH100ForTheBetasOfOptimizers) {
+TEST(CudaPower, MatchesAnH100BitForBitForCommonBetas) {
   EXPECT_EQ(digest_of_powers(0.9F), 0x6caca171c4d2833bU);
   EXPECT_EQ(digest_of_powers(0.95F), 0x30ce3295ba795829U);
   EXPECT_EQ(digest_of_powers(0.98F), 0xf10d783e78cac7f8U);
@@ -27,7 +27,7 @@ TEST(CudaPower, GivesTheBitsOfAnH100ForTheBetasOfOptimizers) {
   EXPECT_EQ(digest_of_powers(0.9999F), 0xf4fe254e6921e993U);
 }
 
-TEST(CudaPower, OfZeroIsZero) { EXPECT_EQ(cuda_power(0, 3), 0); }
+TEST(CudaPower, PowerOfZeroIsZero) { EXPECT_EQ(cuda_power(0, 3), 0); }
 
 }  // namespace
 }  // namespace ckpt::kernels

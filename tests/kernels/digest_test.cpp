@@ -16,7 +16,7 @@ class DigestOnIsa : public testing::TestWithParam<Isa> {};
 INSTANTIATE_TEST_SUITE_P(Supported, DigestOnIsa, testing::ValuesIn(supported_isas()),
                          [](const auto& isa) { return std::string(name(isa.param)); });
 
-TEST_P(DigestOnIsa, LeafOfEveryLengthEqualsWhatXxhashSays) {
+TEST_P(DigestOnIsa, LeafOfEveryLengthMatchesXxhash) {
   const auto bytes = random_bytes(1, leaf_size_bytes);
   for (std::size_t size = 0; size <= 2100; ++size) {
     ASSERT_EQ(leaf_digest(bytes.data(), size, GetParam()), XXH3_64bits(bytes.data(), size)) << size;
@@ -26,7 +26,7 @@ TEST_P(DigestOnIsa, LeafOfEveryLengthEqualsWhatXxhashSays) {
   }
 }
 
-TEST_P(DigestOnIsa, LeafAtEveryAlignmentEqualsWhatXxhashSays) {
+TEST_P(DigestOnIsa, LeafAtEveryAlignmentMatchesXxhash) {
   const auto bytes = random_bytes(2, leaf_size_bytes + 64);
   for (std::size_t shift = 0; shift < 64; ++shift) {
     ASSERT_EQ(leaf_digest(bytes.data() + shift, leaf_size_bytes, GetParam()),
@@ -35,7 +35,7 @@ TEST_P(DigestOnIsa, LeafAtEveryAlignmentEqualsWhatXxhashSays) {
   }
 }
 
-TEST_P(DigestOnIsa, LeavesCoverThePieceAndNoMore) {
+TEST_P(DigestOnIsa, LeavesCoverExactlyThePiece) {
   const auto bytes = random_bytes(3, 3 * leaf_size_bytes + 300);
   for (std::size_t length : {std::size_t{0}, std::size_t{1}, leaf_size_bytes - 1, leaf_size_bytes, leaf_size_bytes + 1,
                              3 * leaf_size_bytes, 3 * leaf_size_bytes + 300}) {
@@ -60,14 +60,14 @@ TEST(Digest, LeafCountRoundsUp) {
   EXPECT_EQ(leaf_length(leaf_size_bytes + 1, 1), 1U);
 }
 
-TEST(Digest, RootIsXxhashOverLeavesThenLength) {
+TEST(Digest, RootDigestIsXxhashOfLeafDigestsAndLength) {
   const std::vector<std::uint64_t> leaves = {1, 2, 0xFFFFFFFFFFFFFFFFU};
   const std::vector<std::uint64_t> whole = {1, 2, 0xFFFFFFFFFFFFFFFFU, 150000};
   EXPECT_EQ(root_digest(leaves, 150000), XXH3_64bits(whole.data(), 32));
 }
 
 // What is on disk and on the wire must never change: these constants are part of the format.
-TEST(Digest, KnownRoots) {
+TEST(Digest, MatchesKnownRootDigests) {
   EXPECT_EQ(root_digest({}, 0), 0xC77B3ABB6F87ACD9U);
   std::vector<unsigned char> piece(2 * leaf_size_bytes + 1000);
   for (std::size_t i = 0; i < piece.size(); ++i) piece[i] = static_cast<unsigned char>(i * 7 + i / 251);
@@ -77,7 +77,7 @@ TEST(Digest, KnownRoots) {
   EXPECT_EQ(root_digest(leaves, piece.size()), 0x3AEAC97D31B0B77DU);
 }
 
-TEST(Digest, RootDependsOnEveryLeafItsPlaceAndTheLength) {
+TEST(Digest, RootDigestDependsOnLeavesTheirOrderAndLength) {
   const std::uint64_t root = root_digest(std::vector<std::uint64_t>{1, 2}, 100000);
   EXPECT_NE(root, root_digest(std::vector<std::uint64_t>{2, 1}, 100000));
   EXPECT_NE(root, root_digest(std::vector<std::uint64_t>{1, 3}, 100000));

@@ -60,7 +60,7 @@ void expect_row(std::size_t row, const std::vector<std::size_t>& sizes_bytes, st
   }
 }
 
-TEST(EncodeBody, MakesTheSumAndTheDigestsOfAllThatItRead) {
+TEST(EncodeBody, ComputesTheSumAndDigestsOfAllSources) {
   for (const std::size_t row : {0u, 1u, 3u}) {
     expect_row(row, {2 * leaf_size_bytes}, 2);
     expect_row(row, {3 * leaf_size_bytes, 3 * leaf_size_bytes, 3 * leaf_size_bytes}, 3);
@@ -68,14 +68,14 @@ TEST(EncodeBody, MakesTheSumAndTheDigestsOfAllThatItRead) {
 }
 
 // Where XXH3 has other formulas, where a round or a stripe ends, and where a source has ended leaves before the others.
-TEST(EncodeBody, SourcesEndAnywhere) {
+TEST(EncodeBody, AcceptsSourcesOfAnyLength) {
   for (const std::size_t row : {0u, 2u})
     for (const std::size_t odd :
          {0u, 1u, 3u, 8u, 16u, 17u, 128u, 129u, 240u, 241u, 255u, 1023u, 1024u, 1025u, 8192u, 40'001u, 65'535u})
       expect_row(row, {2 * leaf_size_bytes, odd, leaf_size_bytes + odd}, 2);
 }
 
-TEST(EncodeBody, TakesAsManySourcesAsAStripeHas) {
+TEST(EncodeBody, AcceptsAsManySourcesAsAStripeHas) {
   expect_row(0, std::vector<std::size_t>(max_stripe_pieces - 1, leaf_size_bytes), 1);
   expect_row(1, std::vector<std::size_t>(max_stripe_pieces - 1, leaf_size_bytes - 7), 1);
 }

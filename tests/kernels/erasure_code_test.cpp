@@ -25,7 +25,7 @@ TEST(Field, MultipliesAndDividesLikeTheSlowReference) {
   }
 }
 
-TEST(ErasureCode, KnownCoefficients) {
+TEST(ErasureCode, MatchesKnownCoefficients) {
   const Matrix expected{.rows = 4, .columns = 6, .coefficients = {1,    1,    1,    1,    1,    1,     //
                                                                   0xA6, 0x46, 0xBB, 0x7B, 0x9C, 0xAC,  //
                                                                   0xF5, 0x68, 0x8F, 0x52, 0xA6, 0x2C,  //
@@ -41,7 +41,7 @@ TEST(ErasureCode, KnownCoefficients) {
   EXPECT_EQ(matrix, expected);
 }
 
-TEST(ErasureCode, FirstRowIsAllOnesAndFewerRowsAreTheFirstOfMore) {
+TEST(ErasureCode, FirstRowIsAllOnesAndRowsDoNotDependOnTheirNumber) {
   const Matrix four = ErasureCode(60, 4).encoder();
   EXPECT_TRUE(std::all_of(four.coefficients.begin(), four.coefficients.begin() + 60, [](auto c) { return c == 1; }));
   for (std::size_t parity = 1; parity <= 4; ++parity) {
@@ -107,7 +107,7 @@ TEST(ErasureCode, LargestStripeDecodesFromAnySixtyInAnyOrder) {
   }
 }
 
-TEST(ErasureCode, BeyondToleranceSaysHowManyAreLeft) {
+TEST(ErasureCode, ReportsHowManyPiecesAreLeftBeyondTolerance) {
   const ErasureCode code(6, 2);
   for (std::uint64_t mask = 0; mask < 256; ++mask) {
     if (std::popcount(mask) != 5) continue;
@@ -122,7 +122,7 @@ TEST(ErasureCode, BeyondToleranceSaysHowManyAreLeft) {
   }
 }
 
-TEST(ErasureCode, RefusesWhatIsNoCodeAndNoPiece) {
+TEST(ErasureCode, RefusesInvalidCodesAndPieces) {
   for (const auto& [data, parity] : std::vector<std::pair<std::size_t, std::size_t>>{
            {0, 1}, {1, 0}, {4, 5}, {63, 2}, {64, 0}, {~std::size_t{0}, 2}}) {
     EXPECT_THROW(ErasureCode(data, parity), std::invalid_argument);

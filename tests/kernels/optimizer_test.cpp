@@ -154,7 +154,7 @@ TEST(Optimizer, EveryInstructionSetGivesThePortableBytesOfSgd) {
 }
 
 // torch's fused kernel for GPUs, as its source has it.
-TEST(Optimizer, AFusedAdamWStepOfAGpuIsComputedAsTorchsKernelDoes) {
+TEST(Optimizer, FusedGpuAdamWStepMatchesTorchsKernel) {
   constexpr std::size_t size = 1003;
   const AdamSettings settings{
       .learning_rate = 0.01, .weight_decay = 0.1, .decoupled_weight_decay = true, .amsgrad = true};
@@ -179,7 +179,7 @@ TEST(Optimizer, AFusedAdamWStepOfAGpuIsComputedAsTorchsKernelDoes) {
 }
 
 // Its kernels for lists of tensors, one after the other.
-TEST(Optimizer, AForeachAdamStepOfAGpuRoundsAfterEachOfTorchsKernels) {
+TEST(Optimizer, ForeachGpuAdamStepRoundsLikeTorchsKernels) {
   constexpr std::size_t size = 1003;
   const State before(1, size, 4);
   const Values gradient = random_values(9, size);
@@ -199,7 +199,7 @@ TEST(Optimizer, AForeachAdamStepOfAGpuRoundsAfterEachOfTorchsKernels) {
 }
 
 // The same on all GPUs, fused or not.
-TEST(Optimizer, AStepOfSgdOnAGpuRoundsAsTorchsUnfusedStepOnAnAvx2Processor) {
+TEST(Optimizer, GpuSgdStepRoundsLikeTorchsUnfusedAvx2Step) {
   const State state(1, 1003, 2);
   const Values gradient = random_values(9, 1003);
   for (const SgdSettings& settings : sgd_settings())
@@ -210,7 +210,7 @@ TEST(Optimizer, AStepOfSgdOnAGpuRoundsAsTorchsUnfusedStepOnAnAvx2Processor) {
               .all_bits());
 }
 
-TEST(Optimizer, ABfloat16GradientCountsAsTheFloatsThatItHolds) {
+TEST(Optimizer, TreatsBfloat16GradientsAsTheirFloats) {
   constexpr std::size_t size = 333;
   const State state(1, size, 4);
   const std::vector<Bfloat16> halves = random_halves(2, size);
@@ -222,7 +222,7 @@ TEST(Optimizer, ABfloat16GradientCountsAsTheFloatsThatItHolds) {
   }
 }
 
-TEST(Optimizer, TensorsThatTheStepDoesNotUseStayAsTheyAre) {
+TEST(Optimizer, KeepsTensorsThatTheStepDoesNotUse) {
   constexpr std::size_t size = 100;
   const State state(1, size, 4);
   const Values gradient = random_values(2, size);
@@ -233,7 +233,7 @@ TEST(Optimizer, TensorsThatTheStepDoesNotUseStayAsTheyAre) {
 }
 
 // The first step's momentum may be memory that was never written.
-TEST(Optimizer, TheFirstStepOfMomentumDoesNotReadWhatWasBefore) {
+TEST(Optimizer, FirstMomentumStepIgnoresTheOldMomentum) {
   constexpr std::size_t size = 100;
   State state(1, size, 2), other = state;
   other.tensors[1].assign(size, std::numeric_limits<float>::quiet_NaN());
@@ -288,7 +288,7 @@ class Piece {
 };
 
 // With sizes around a leaf's 16384 floats, at offsets on and off its grid, alone in the piece or not.
-TEST(Optimizer, DigestsOfWholeLeavesAreThoseOfTheResult) {
+TEST(Optimizer, DigestsOfWholeLeavesMatchTheResult) {
   for (const std::size_t size : {std::size_t{1}, std::size_t{50}, std::size_t{60}, std::size_t{16383},
                                  std::size_t{16384}, std::size_t{16400}, std::size_t{40001}}) {
     for (const std::size_t offset : {0, 4, 64, 65528, 65536, 70000}) {
@@ -314,7 +314,7 @@ TEST(Optimizer, DigestsOfWholeLeavesAreThoseOfTheResult) {
   }
 }
 
-TEST(Optimizer, OnlySomeTensorsNeedToBeDigested) {
+TEST(Optimizer, DigestsOnlyRequestedTensors) {
   constexpr std::size_t size = 20000;
   Piece parameter(random_values(1, size), 0, 0);
   Values momentum = random_values(2, size);
@@ -324,7 +324,7 @@ TEST(Optimizer, OnlySomeTensorsNeedToBeDigested) {
   parameter.expect_digests();
 }
 
-TEST(Optimizer, WholeLeavesAreThoseWithinTheTensorAndTheShorterLastOne) {
+TEST(Optimizer, WholeLeavesLieWithinTheTensorOrEndThePiece) {
   const auto expect = [](LeafRange range, std::size_t first, std::size_t last) {
     EXPECT_EQ(range.first, first);
     EXPECT_EQ(range.last, last);
@@ -341,7 +341,7 @@ TEST(Optimizer, WholeLeavesAreThoseWithinTheTensorAndTheShorterLastOne) {
 
 // The arithmetic of torch's vectors and of what they leave over differs in some variants, so it matters where a tensor
 // ends.
-TEST(Optimizer, ShiftedTensorsAgreeWhereTheArithmeticIsTheSame) {
+TEST(Optimizer, ShiftedTensorsAgreeForTheSameArithmetic) {
   constexpr std::size_t size = 200;
   const State state(1, size, 4);
   const Values gradient = random_values(2, size);

@@ -83,7 +83,7 @@ void expect_same(const Matrix& matrix, const std::vector<Bytes>& pieces, const s
   }
 }
 
-TEST(ParityBody, EveryShortLengthAtEveryAlignmentOfTheOutputs) {
+TEST(ParityBody, MatchesTheReferenceForShortLengthsAtAllOutputAlignments) {
   for (const std::size_t parity : {1, 2}) {
     const Matrix matrix = ErasureCode(3, parity).encoder();
     for (std::size_t length = 0; length <= 70; ++length) {
@@ -95,7 +95,7 @@ TEST(ParityBody, EveryShortLengthAtEveryAlignmentOfTheOutputs) {
   }
 }
 
-TEST(ParityBody, EveryPairOfAlignments) {
+TEST(ParityBody, MatchesTheReferenceForAllAlignmentPairs) {
   for (const std::size_t parity : {1, 2, 3, 4}) {
     const Matrix matrix = ErasureCode(2, parity).encoder();
     const std::vector<Bytes> pieces = {random_bytes(1, 200), random_bytes(2, 200)};
@@ -170,7 +170,7 @@ TEST(ParityBody, SourcesOfAllLengthsAndNumbersEqualTheReference) {
 
 // Sources begin in the middle of a vector whose first half the address sanitizer forbids, and end where their memory
 // does; what lies before an output keeps what it is.
-TEST(ParityBody, NothingBesideSourcesAndOutputsIsTouched) {
+TEST(ParityBody, TouchesOnlySourcesAndOutputs) {
   const Matrix matrix = ErasureCode(2, 1).encoder();
   constexpr std::size_t forbidden = 8;
   for (std::size_t shift = 0; shift < 16; ++shift) {
@@ -209,7 +209,7 @@ TEST(ParityBody, EveryCoefficientMultipliesLikeTheReference) {
   }
 }
 
-TEST(ParityBody, WhatDoesNotFitTheMatrixIsRefused) {
+TEST(ParityBody, RefusesSourcesAndOutputsThatDoNotFitTheMatrix) {
   const Matrix matrix = ErasureCode(2, 1).encoder();
   const std::vector<Source> two(2, Source{nullptr, 0});
   std::uint64_t digest = 0;

@@ -66,7 +66,7 @@ const std::vector<std::vector<std::size_t>> cases = {
     {33, 64, 100},
 };
 
-TEST(SegmentsBody, PackingPutsAllTensorsInARow) {
+TEST(SegmentsBody, PacksAllTensorsInARow) {
   for (const auto& sizes : cases) {
     const Tensors tensors(sizes);
     alignas(16) std::byte packed[16384];
@@ -76,7 +76,7 @@ TEST(SegmentsBody, PackingPutsAllTensorsInARow) {
   }
 }
 
-TEST(SegmentsBody, EveryRangeHoldsItsPartAndNothingBehindItIsWritten) {
+TEST(SegmentsBody, PacksEveryRangeAndWritesNothingBehindIt) {
   const Tensors tensors({100, 7, 3000, 1, 64, 50});
   for (std::uint64_t first = 0; first < tensors.all().size(); first += 16) {
     for (const std::uint64_t length : {1ul, 16ul, 100ul}) {
@@ -92,7 +92,7 @@ TEST(SegmentsBody, EveryRangeHoldsItsPartAndNothingBehindItIsWritten) {
   }
 }
 
-TEST(SegmentsBody, UnpackingPutsEverythingBackInTwoRanges) {
+TEST(SegmentsBody, UnpacksEverythingInTwoRanges) {
   for (const auto& sizes : cases) {
     Tensors tensors(sizes);
     const std::uint64_t length = tensors.all().size(), cut = length / 2 / 16 * 16;
@@ -107,7 +107,7 @@ TEST(SegmentsBody, UnpackingPutsEverythingBackInTwoRanges) {
   }
 }
 
-TEST(SegmentsBody, LeafOfEveryLengthHasTheDigestThatXxhashSays) {
+TEST(SegmentsBody, LeafOfEveryLengthMatchesXxhash) {
   for (std::size_t length = 1; length < 2100; length += length < 260 ? 1 : 7) {
     Tensors tensors({length});
     alignas(16) std::byte packed[2112];
@@ -125,7 +125,7 @@ TEST(SegmentsBody, EveryLeafOfAPieceHasItsOwnDigest) {
   }
 }
 
-TEST(SegmentsBody, WholeLeavesArePackedAndUnpackedBesideOthers) {
+TEST(SegmentsBody, PacksAndUnpacksWholeLeavesBesideOthers) {
   for (const std::vector<std::size_t>& sizes :
        {std::vector{2 * leaf_size_bytes}, {2 * leaf_size_bytes + 16, 48}, {leaf_size_bytes, leaf_size_bytes, 3}}) {
     Tensors tensors(sizes);
@@ -141,7 +141,7 @@ TEST(SegmentsBody, WholeLeavesArePackedAndUnpackedBesideOthers) {
   }
 }
 
-TEST(SegmentsBody, LeavesOfADirectTensorAreDigestedAndNotPacked) {
+TEST(SegmentsBody, DigestsLeavesOfADirectTensorWithoutPacking) {
   Tensors tensors({100, 3 * leaf_size_bytes, 100});
   tensors.make_direct(1);
   Bytes packed(tensors.all().size() + 16);

@@ -71,22 +71,22 @@ class ArrivingPieceOverEachTransport : public ::testing::TestWithParam<const cha
 INSTANTIATE_TEST_SUITE_P(, ArrivingPieceOverEachTransport, ::testing::Values("tcp", "shm"),
                          [](const auto& tested) { return std::string(tested.param); });
 
-TEST_P(ArrivingPieceOverEachTransport, ChunksLeaveAsSoonAsTheyAreReadyAndNoSooner) {
+TEST_P(ArrivingPieceOverEachTransport, SendsChunksExactlyWhenTheyAreReady) {
   ready_bytes_ = 2 * chunk + 1;
   const auto sink = one_.fetch(2, name, urgent);
-  ASSERT_EQ(sink->receive_buffers.wait_for(2).size(), 2u);
+  ASSERT_EQ(sink->arrivals.wait_for(2).size(), 2u);
   // The source has looked at all requests again when it has served another one.
   ASSERT_EQ(one_.fetch(2, name, FetchPart{.size_bytes = chunk, .urgent = true})->end(), FetchEnd::complete);
-  EXPECT_EQ(sink->receive_buffers.count(), 2u) << "a part of the third chunk is ready, not all of it";
+  EXPECT_EQ(sink->arrivals.count(), 2u) << "a part of the third chunk is ready, not all of it";
   ready_bytes_ = 3 * chunk;
-  EXPECT_EQ(sink->receive_buffers.wait_for(3).size(), 3u);
+  EXPECT_EQ(sink->arrivals.wait_for(3).size(), 3u);
   EXPECT_EQ(sink->ends.count(), 0u);
   ready_bytes_ = piece_bytes;
   EXPECT_EQ(sink->end(), FetchEnd::complete);
   EXPECT_TRUE(sink->data == piece_);
 }
 
-TEST_P(ArrivingPieceOverEachTransport, TheSourceLearnsWhoAsksAndInWhichChain) {
+TEST_P(ArrivingPieceOverEachTransport, SourceLearnsTheAskerAndItsChain) {
   ready_bytes_ = piece_bytes;
   EXPECT_EQ(one_.fetch(2, name, FetchPart{.urgent = true, .chain = 7})->end(), FetchEnd::complete);
   EXPECT_EQ(asked_by_, 1u);
@@ -95,20 +95,20 @@ TEST_P(ArrivingPieceOverEachTransport, TheSourceLearnsWhoAsksAndInWhichChain) {
   EXPECT_EQ(asked_in_chain_, no_chain);
 }
 
-TEST_P(ArrivingPieceOverEachTransport, TheAskerLearnsThatNoMoreWillCome) {
+TEST_P(ArrivingPieceOverEachTransport, AskerLearnsThatThePieceWillNotComplete) {
   for (const FetchPart& part : {urgent, FetchPart{.size_bytes = piece_bytes - 1, .urgent = true}}) {
     ready_bytes_ = 2 * chunk;
     const auto sink = one_.fetch(2, name, part);
-    ASSERT_FALSE(sink->receive_buffers.wait_for(1).empty());
+    ASSERT_FALSE(sink->arrivals.wait_for(1).empty());
     ready_bytes_ = given_up;
     EXPECT_EQ(sink->end(), FetchEnd::not_there);
   }
 }
 
-TEST_P(ArrivingPieceOverEachTransport, ARestoreGoesOnIfItsSourceGetsTheRestFromElsewhere) {
+TEST_P(ArrivingPieceOverEachTransport, RestoreContinuesIfItsSourceGetsTheRestElsewhere) {
   ready_bytes_ = chunk;
   const auto sink = one_.fetch(2, name, urgent);
-  ASSERT_EQ(sink->receive_buffers.wait_for(1).size(), 1u);
+  ASSERT_EQ(sink->arrivals.wait_for(1).size(), 1u);
   const int asked = asked_;
   ready_bytes_ = given_up;
   EXPECT_TRUE(eventually([&] { return asked_ > asked; })) << "the source looks for the piece again";
@@ -118,22 +118,22 @@ TEST_P(ArrivingPieceOverEachTransport, ARestoreGoesOnIfItsSourceGetsTheRestFromE
   EXPECT_TRUE(sink->data == piece_);
 }
 
-TEST_P(ArrivingPieceOverEachTransport, ARestoreDoesNotWaitForASourceThatTriesAgainInVain) {
+TEST_P(ArrivingPieceOverEachTransport, RestoreDoesNotWaitForASourceWithoutProgress) {
   ready_bytes_ = chunk;
   const auto sink = one_.fetch(2, name, urgent);
-  ASSERT_EQ(sink->receive_buffers.wait_for(1).size(), 1u);
+  ASSERT_EQ(sink->arrivals.wait_for(1).size(), 1u);
   tries_in_vain_ = true;
   EXPECT_EQ(sink->end(), FetchEnd::not_there);
 }
 
-TEST_P(ArrivingPieceOverEachTransport, ARangeOfItWaitsForItsOwnBytesOnly) {
+TEST_P(ArrivingPieceOverEachTransport, RangeWaitsOnlyForItsOwnBytes) {
   ready_bytes_ = 3 * chunk;
   const auto sink = one_.fetch(2, name, FetchPart{.first_byte = chunk, .size_bytes = 2 * chunk, .urgent = true});
   EXPECT_EQ(sink->end(), FetchEnd::complete);
   EXPECT_TRUE(std::equal(sink->data.begin(), sink->data.end(), piece_.begin() + chunk));
 }
 
-TEST_P(ArrivingPieceOverEachTransport, AnUrgentRequestWaitsForOneThatIsAboutToArrive) {
+TEST_P(ArrivingPieceOverEachTransport, UrgentRequestWaitsForAPieceAboutToArrive) {
   is_here_ = false;
   ready_bytes_ = piece_bytes;
   const auto sink = one_.fetch(2, name, urgent);
@@ -142,7 +142,7 @@ TEST_P(ArrivingPieceOverEachTransport, AnUrgentRequestWaitsForOneThatIsAboutToAr
   EXPECT_EQ(sink->end(), FetchEnd::complete);
 }
 
-TEST_P(ArrivingPieceOverEachTransport, NoRequestWaitsForEverForOneThatDoesNotArrive) {
+TEST_P(ArrivingPieceOverEachTransport, NoRequestWaitsForeverForAMissingPiece) {
   is_here_ = false;
   EXPECT_EQ(one_.fetch(2, name, FetchPart{})->end(), FetchEnd::not_there);
   EXPECT_EQ(asked_, 1);
@@ -217,7 +217,7 @@ class NamedSink : public MemorySink {
 };
 
 // The source begins to send when it has been asked for all pieces.
-TEST_P(ArrivingPieceOverEachTransport, PiecesThatOneNodeRestoresArriveOneAfterTheOther) {
+TEST_P(ArrivingPieceOverEachTransport, PiecesForOneRestoringNodeArriveInTurn) {
   constexpr std::size_t chunks = 20;  // more than may be under way
   const std::vector<std::byte> data = pattern(chunks * chunk, 1);
   std::set<std::string> asked;  // only used on the source's thread

@@ -84,7 +84,7 @@ class ChunkPacerTest : public ::testing::Test {
   Node two_;
 };
 
-TEST_F(ChunkPacerTest, AChunkIsUnderWayUntilItsReceiverHasIt) {
+TEST_F(ChunkPacerTest, ChunkCountsAsInFlightUntilItsReceiverHasIt) {
   expect_whole(*one_.fetch(2, name));
   const auto sizes = pacer_.sizes.wait_for(6);  // of 1 MiB
   ASSERT_EQ(sizes.size(), 6u);
@@ -93,7 +93,7 @@ TEST_F(ChunkPacerTest, AChunkIsUnderWayUntilItsReceiverHasIt) {
   EXPECT_LE(pacer_.most_under_way, 4u);
 }
 
-TEST_F(ChunkPacerTest, WhatMustBeAloneIsAlone) {
+TEST_F(ChunkPacerTest, SendsOneChunkAtATimeIfRequired) {
   pacer_.rule([](std::size_t left_bytes, std::size_t under_way) { return under_way == 0 ? left_bytes : 0; });
   const auto first = one_.fetch(2, name), second = one_.fetch(2, name);
   expect_whole(*first);
@@ -101,7 +101,7 @@ TEST_F(ChunkPacerTest, WhatMustBeAloneIsAlone) {
   EXPECT_EQ(pacer_.most_under_way, 1u) << "of two pieces together";
 }
 
-TEST_F(ChunkPacerTest, ChunksAreCutToWhatIsAllowedAtMultiplesOfAGrain) {
+TEST_F(ChunkPacerTest, CutsChunksToTheAllowanceInWholeGrains) {
   pacer_.rule([](std::size_t, std::size_t) { return 3 * grain + 5; });
   expect_whole(*one_.fetch(2, name));
   const std::size_t whole = data_.size() / (3 * grain);
@@ -116,21 +116,21 @@ TEST_F(ChunkPacerTest, SendsNothingUntilItIsAllowed) {
   pacer_.rule(
       [&](std::size_t left_bytes, std::size_t) { return std::min<std::size_t>(left_bytes, allowed.exchange(0)); });
   const auto sink = one_.fetch(2, name);
-  EXPECT_EQ(sink->receive_buffers.wait_for(1).size(), 1u);
+  EXPECT_EQ(sink->arrivals.wait_for(1).size(), 1u);
   const std::size_t refused = pacer_.refused;
   wait_until([&] { return pacer_.refused > refused + 20; });
-  EXPECT_EQ(sink->receive_buffers.count(), 1u);
-  EXPECT_EQ(sink->gpu_received_bytes, 2 * grain);
+  EXPECT_EQ(sink->arrivals.count(), 1u);
+  EXPECT_EQ(sink->received_bytes, 2 * grain);
   pacer_.rule([](std::size_t left_bytes, std::size_t) { return left_bytes; });
   expect_whole(*sink);
 }
 
-TEST_F(ChunkPacerTest, UrgentFetchWaitsForNobody) {
+TEST_F(ChunkPacerTest, UrgentFetchIgnoresThePacer) {
   pacer_.rule([](std::size_t, std::size_t) { return 0; });
   const auto patient = one_.fetch(2, name);
   wait_until([&] { return pacer_.refused > 0; });
   expect_whole(*one_.fetch(2, name, FetchPart{.urgent = true}));
-  EXPECT_EQ(patient->receive_buffers.count(), 0u);
+  EXPECT_EQ(patient->arrivals.count(), 0u);
   pacer_.rule([](std::size_t left_bytes, std::size_t) { return left_bytes; });
   expect_whole(*patient);
 }
@@ -146,16 +146,16 @@ class FickleSink : public MemorySink {
   std::atomic<bool> has_enough{false};
 };
 
-TEST_F(ChunkPacerTest, WhatIsNotWantedAnyMoreIsNotWaitedFor) {
+TEST_F(ChunkPacerTest, RefusedFetchEndsWithoutWaiting) {
   std::atomic<std::size_t> allowed{grain};
   pacer_.rule([&](std::size_t, std::size_t) { return allowed.exchange(0); });
   const auto sink = std::make_shared<FickleSink>();
   one_.transport->fetch(2, name, sink, 25000);
   EXPECT_EQ(sink->end(), FetchEnd::refused);
-  EXPECT_EQ(sink->gpu_received_bytes, grain);
+  EXPECT_EQ(sink->received_bytes, grain);
 }
 
-TEST_F(ChunkPacerTest, ManyThatWaitDoNotKeepOutWhatIsUrgent) {
+TEST_F(ChunkPacerTest, UrgentFetchPassesManyWaitingOnes) {
   pacer_.rule([](std::size_t, std::size_t) { return 0; });
   std::vector<std::shared_ptr<MemorySink>> patient;
   for (int i = 0; i < 20; ++i) patient.push_back(one_.fetch(2, name));
@@ -168,15 +168,15 @@ TEST_F(ChunkPacerTest, ManyThatWaitDoNotKeepOutWhatIsUrgent) {
 // Says how much of what arrived it has not dealt with.
 class BusySink : public MemorySink {
  public:
-  std::size_t backlog() const override { return receive_buffers_ - std::min<std::size_t>(done, receive_buffers_); }
+  std::size_t backlog() const override { return arrived_ - std::min<std::size_t>(done, arrived_); }
   void received(std::size_t offset_bytes, std::size_t size_bytes) override {
-    ++receive_buffers_;
+    ++arrived_;
     MemorySink::received(offset_bytes, size_bytes);
   }
   std::atomic<std::size_t> done{0};
 
  private:
-  std::atomic<std::size_t> receive_buffers_{0};
+  std::atomic<std::size_t> arrived_{0};
 };
 
 class ImpatientChunkPacerTest : public ChunkPacerTest {
@@ -189,21 +189,21 @@ class HurriedChunkPacerTest : public ChunkPacerTest {
   HurriedChunkPacerTest() : ChunkPacerTest(600) {}
 };
 
-TEST_F(ImpatientChunkPacerTest, AnAskerDoesNotGiveUpASourceThatSaysItWaits) {
+TEST_F(ImpatientChunkPacerTest, AskerKeepsWaitingForASourceThatReportsWaiting) {
   const auto opened_at = Clock::now() + std::chrono::milliseconds(2500);
   pacer_.rule([=](std::size_t left_bytes, std::size_t) { return Clock::now() < opened_at ? 0 : left_bytes; });
   expect_whole(*one_.fetch(2, name, 1500));  // in all, and 1000 ms without a sign of life
 }
 
-TEST_F(HurriedChunkPacerTest, HangingAskerDelaysNobody) {
+TEST_F(HurriedChunkPacerTest, HangingAskerDelaysNoOther) {
   pacer_.rule([](std::size_t left_bytes, std::size_t under_way) { return under_way == 0 ? left_bytes : 0; });
   const auto hanging = std::make_shared<BusySink>();
   one_.transport->fetch(2, name, hanging, 25000);
-  EXPECT_EQ(hanging->receive_buffers.wait_for(4).size(), 4u);
+  EXPECT_EQ(hanging->arrivals.wait_for(4).size(), 4u);
   expect_whole(*one_.fetch(2, name));
   EXPECT_EQ(hanging->ends.count(), 0u);
   EXPECT_EQ(hanging->end(), FetchEnd::timed_out) << "in the end";
-  EXPECT_EQ(hanging->receive_buffers.count(), 4u) << "as many as there are buffers";
+  EXPECT_EQ(hanging->arrivals.count(), 4u) << "as many as there are buffers";
 }
 
 class SubBufferTest : public ChunkPacerTest {
@@ -217,12 +217,12 @@ TEST_F(SubBufferTest, SendsNoMoreThanTheReceiverHasRoomFor) {
   });
   const auto sink = std::make_shared<BusySink>();
   one_.transport->fetch(2, name, sink, 25000);
-  EXPECT_EQ(sink->receive_buffers.wait_for(2).size(), 2u);
+  EXPECT_EQ(sink->arrivals.wait_for(2).size(), 2u);
   EXPECT_EQ(pacer_.sizes.wait_for(2).size(), 2u) << "they are off the wire all the same";
   for (std::size_t done = 1; done <= 5; ++done) {
     sink->done = done;
     EXPECT_EQ(pacer_.sizes.wait_for(done + 2).size(), done + 2);
-    EXPECT_EQ(sink->receive_buffers.wait_for(done + 2).size(), done + 2);
+    EXPECT_EQ(sink->arrivals.wait_for(done + 2).size(), done + 2);
   }
   sink->done = SIZE_MAX / 2;
   expect_whole(*sink);

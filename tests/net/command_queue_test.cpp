@@ -5,7 +5,7 @@
 namespace ckpt::net {
 namespace {
 
-TEST(CommandQueue, RefusesWhatIsBeyondItsBoundUntilTheRestHasRun) {
+TEST(CommandQueue, RefusesCommandsBeyondItsBoundUntilOthersHaveRun) {
   CommandQueue queue(2);
   int ran = 0;
   queue.push([&] { ++ran; });

@@ -54,7 +54,7 @@ std::string source(int number) {
   return "127.1." + std::to_string(number / 250) + "." + std::to_string(number % 250 + 1) + ":0";
 }
 
-TEST(Listener, AMemberIsToldWhereToGoOnAndExpectedThere) {
+TEST(Listener, MemberLearnsTheTransportsAddressAndIsExpectedThere) {
   House house;
   House other(member(9, 900));
   const auto on_dialed = house.visited_by(other.listener);
@@ -84,7 +84,7 @@ TEST(Listener, BothSidesKeepTheConnectionOfAMember) {
   EXPECT_EQ(received, sent);
 }
 
-TEST(Listener, TheConnectionOfAnUnauthenticatedPeerIsNotKept) {
+TEST(Listener, DoesNotKeepTheConnectionOfAnUnauthenticatedPeer) {
   House house;
   Identity unauthenticated_peer = member(9, 900);
   unauthenticated_peer.token = "another token";
@@ -95,7 +95,7 @@ TEST(Listener, TheConnectionOfAnUnauthenticatedPeerIsNotKept) {
   EXPECT_EQ(house.members.count(), 1u);
 }
 
-TEST(Listener, WithoutTheTokenNobodyIsToldTheAddress) {
+TEST(Listener, RevealsTheAddressOnlyToHoldersOfTheToken) {
   House house;
   Identity unauthenticated_peer = member(9, 900);
   for (const std::string& token : {std::string(), std::string("test toke"), std::string("test token ")}) {
@@ -109,7 +109,7 @@ TEST(Listener, WithoutTheTokenNobodyIsToldTheAddress) {
   EXPECT_NE(house.listener.unauthenticated_peers().last.find("does not have the job's token"), std::string::npos);
 }
 
-TEST(Listener, APeerWithAnotherTokenIsNamedOnce) {
+TEST(Listener, NamesAPeerWithAnotherTokenOnce) {
   House house;
   Identity unauthenticated_peer = member(9, 900);
   unauthenticated_peer.token = "another token";
@@ -125,13 +125,13 @@ TEST(Listener, APeerWithAnotherTokenIsNamedOnce) {
   EXPECT_NE(remarks[0].find(house.listener.address()), std::string::npos);
 }
 
-TEST(Listener, WithoutATokenThereIsNone) {
+TEST(Listener, DoesNotStartWithoutAToken) {
   Identity self = member(1, 100);
   self.token = "";
   EXPECT_THROW(House house(self), Failure);
 }
 
-TEST(Listener, APortThatIsTakenIsAFailure) {
+TEST(Listener, FailsIfThePortIsTaken) {
   House house;
   ListenerOptions options = on_loopback();
   options.listen_on = *parse_socket_address(house.listener.address());
@@ -163,7 +163,7 @@ struct DeafListener {
   std::string address;
 };
 
-TEST(Listener, AVisitTellsAnAgentThatIsStoppedFromOnesThatHaveEndedOrCannotBeReached) {
+TEST(Listener, ProbeDistinguishesStoppedEndedAndUnreachableAgents) {
   House house;
   EXPECT_EQ(reach_of(house.listener.address()), Reach::answers);
   const DeafListener stopped(8);
@@ -180,7 +180,7 @@ TEST(Listener, AVisitTellsAnAgentThatIsStoppedFromOnesThatHaveEndedOrCannotBeRea
   EXPECT_EQ(reach_of(full.address), Reach::unreachable);
 }
 
-TEST(Listener, EveryBeginningOfAHandshakeMayBeTheLast) {
+TEST(Listener, SurvivesHandshakesThatBreakOffAnywhere) {
   House house;
   const auto words = opening();
   for (std::size_t size = 0; size <= words.size(); ++size) {
@@ -195,7 +195,7 @@ TEST(Listener, EveryBeginningOfAHandshakeMayBeTheLast) {
   EXPECT_TRUE(house.lets_in(member(9, 900)));
 }
 
-TEST(Listener, NonsenseIsNotAnswered) {
+TEST(Listener, DoesNotAnswerNoise) {
   House house;
   std::mt19937_64 random(11);
   for (int i = 0; i < 100; ++i) {
@@ -221,7 +221,7 @@ TEST(Listener, RefusesAPeerThatSendsTooMuch) {
   EXPECT_TRUE(house.lets_in(member(9, 900)));
 }
 
-TEST(Listener, WhoSpeaksSlowlyDoesNotStay) {
+TEST(Listener, DropsSlowPeersAfterTheDeadline) {
   ListenerOptions options = on_loopback();
   options.timeout_ms = 200;
   House house(member(1, 100), options);
@@ -236,7 +236,7 @@ TEST(Listener, WhoSpeaksSlowlyDoesNotStay) {
   EXPECT_EQ(house.listener.unauthenticated_peers().count, 2u);
 }
 
-TEST(Listener, HalfOpenConnectionsByTheThousandTakeABoundedPlace) {
+TEST(Listener, BoundsHalfOpenConnections) {
   ListenerOptions options = on_loopback();
   options.half_open_max = 64;
   House house(member(1, 100), options);
@@ -252,7 +252,7 @@ TEST(Listener, HalfOpenConnectionsByTheThousandTakeABoundedPlace) {
   EXPECT_TRUE(house.lets_in(member(9, 900)));
 }
 
-TEST(Listener, AFloodFromOneSourceLeavesItOpenForOthers) {
+TEST(Listener, StaysOpenToOthersDuringAFloodFromOneSource) {
   House house;
   House other(member(9, 900));
   std::atomic<bool> over{false};
@@ -273,7 +273,7 @@ TEST(Listener, AFloodFromOneSourceLeavesItOpenForOthers) {
   for (auto& thread : flood) thread.join();
 }
 
-TEST(Listener, OneSourceMayNotComeTooOften) {
+TEST(Listener, LimitsConnectionsPerSource) {
   ListenerOptions options = on_loopback();
   options.source_burst = 5;
   options.source_per_s = 1e-6;
@@ -286,7 +286,7 @@ TEST(Listener, OneSourceMayNotComeTooOften) {
   EXPECT_EQ(house.listener.unauthenticated_peers().count, 15u);
 }
 
-TEST(Listener, ManyUnauthenticatedPeersAreOneRemark) {
+TEST(Listener, ReportsManyUnauthenticatedPeersInOneRemark) {
   House house;
   Identity unauthenticated_peer = member(9, 900);
   unauthenticated_peer.token = "another token";
@@ -296,7 +296,7 @@ TEST(Listener, ManyUnauthenticatedPeersAreOneRemark) {
   EXPECT_NE(remarks[0].find("turned 20 connections away"), std::string::npos) << remarks[0];
 }
 
-TEST(Listener, AHostThatDoesNotAnswerIsGivenUp) {
+TEST(Listener, DialGivesUpAHostThatDoesNotAnswer) {
   ListenerOptions options = on_loopback();
   options.timeout_ms = 200;
   House house(member(1, 100), options);
@@ -307,13 +307,13 @@ TEST(Listener, AHostThatDoesNotAnswerIsGivenUp) {
   ASSERT_EQ(::listen(mute.get(), 16), 0);
   ASSERT_EQ(::getsockname(mute.get(), reinterpret_cast<sockaddr*>(&address.storage), &address.size_bytes), 0);
   Mailbox<FetchEnd> ends;
-  const auto notified = [&ends](const Listener::DialResult& on_dialed) {
+  const auto on_end = [&ends](const Listener::DialResult& on_dialed) {
     EXPECT_FALSE(on_dialed.session);
     ends.put(on_dialed.end);
   };
   for (const std::string& host : {to_text(address), std::string("127.0.0.1:1"), std::string("no address")}) {
     const std::size_t before = ends.count();
-    house.listener.dial(2, 200, host, notified);
+    house.listener.dial(2, 200, host, on_end);
     ends.wait_for(before + 1);
   }
   EXPECT_EQ(ends.wait_for(3),

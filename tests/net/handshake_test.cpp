@@ -65,7 +65,7 @@ TEST(Handshake, MembersEndWithTheSameSession) {
   EXPECT_EQ(both.asking.place(), place);
 }
 
-TEST(Handshake, EachWhoDoesNotFitIsToldWhy) {
+TEST(Handshake, TellsEachRejectedPeerWhy) {
   const auto refusals = [](Meeting both) {
     hold(both);
     EXPECT_FALSE(both.asking.session() || both.answering.session());
@@ -73,11 +73,11 @@ TEST(Handshake, EachWhoDoesNotFitIsToldWhy) {
     EXPECT_EQ(both.asking.refusal(), both.answering.refusal());
     return both.answering.refusal();
   };
-  Identity unauthenticated_peer = member(9, 900);
-  unauthenticated_peer.token = "another token";
-  EXPECT_EQ(refusals(meeting(unauthenticated_peer)), Refusal::token);
-  unauthenticated_peer.token = "";
-  EXPECT_EQ(refusals(meeting(unauthenticated_peer)), Refusal::token);
+  Identity without_token = member(9, 900);
+  without_token.token = "another token";
+  EXPECT_EQ(refusals(meeting(without_token)), Refusal::token);
+  without_token.token = "";
+  EXPECT_EQ(refusals(meeting(without_token)), Refusal::token);
   Identity of_another_job = member(9, 900);
   of_another_job.job = "another job";
   EXPECT_EQ(refusals(meeting(of_another_job)), Refusal::job);
@@ -85,7 +85,7 @@ TEST(Handshake, EachWhoDoesNotFitIsToldWhy) {
   EXPECT_EQ(refusals(meeting(member(9, 900), member(1, 100), 1, 99)), Refusal::other_instance);
 }
 
-TEST(Handshake, AnotherVersionIsToldSo) {
+TEST(Handshake, ReportsAnotherVersionToBothSides) {
   Meeting both = meeting();
   hold(both, [](Side, std::size_t number, Bytes& frame) {
     if (number == 0) frame[4] ^= std::byte{1};
@@ -95,7 +95,7 @@ TEST(Handshake, AnotherVersionIsToldSo) {
   EXPECT_EQ(both.asking.peer_version(), wire::version);
 }
 
-TEST(Handshake, WhoReceivesAnyChangedByteRefuses) {
+TEST(Handshake, RefusesAnyChangedByte) {
   std::vector<std::pair<Side, std::size_t>> frames;
   Meeting whole = meeting();
   hold(whole, [&](Side to, std::size_t, Bytes& frame) { frames.emplace_back(to, frame.size()); });
@@ -148,14 +148,14 @@ TEST(Handshake, RefusesItsOwnBytesSentBack) {
   EXPECT_FALSE(both.asking.session());
 }
 
-TEST(Handshake, AFrameOfAnotherSizeEndsIt) {
+TEST(Handshake, EndsOnAFrameOfAnotherSize) {
   Answering answering(member(1, 100), place, nonce_of(2));
   EXPECT_TRUE(answering.take(Bytes(9)).empty());
   EXPECT_EQ(answering.refusal(), Refusal::nonsense);
   EXPECT_EQ(answering.due_bytes(), 0u);
 }
 
-TEST(PendingConnections, AHelloOpensTheListenerOnce) {
+TEST(PendingConnections, HelloConsumesItsPendingConnection) {
   Meeting both = meeting();
   hold(both);
   PendingConnections pending_connections;
@@ -170,7 +170,7 @@ TEST(PendingConnections, AHelloOpensTheListenerOnce) {
   EXPECT_FALSE(pending_connections.arrived(hello));
 }
 
-TEST(PendingConnections, TheOldestMakeRoom) {
+TEST(PendingConnections, DropsTheOldestWhenFull) {
   PendingConnections pending_connections;
   std::vector<Session> sessions(5000);
   for (std::size_t i = 0; i < sessions.size(); ++i) {

@@ -264,7 +264,7 @@ TEST_P(OverEachTransport, RefusesARepeatedHello) {
   EXPECT_TRUE(replay.link().failed());
 }
 
-TEST_P(OverEachTransport, WhatDoesNotCarryTheSealIsDropped) {
+TEST_P(OverEachTransport, DropsMessagesWithoutAValidSeal) {
   Node node(loopback_options(1, 100, GetParam()));
   HostilePeer peer(*node.transport, GetParam());
   peer.say_hello();
@@ -281,7 +281,7 @@ TEST_P(OverEachTransport, WhatDoesNotCarryTheSealIsDropped) {
   EXPECT_EQ(text_of(received[0].second), "own");
 }
 
-TEST_P(OverEachTransport, AnAnswerWithMoreThanWasAskedForIsDropped) {
+TEST_P(OverEachTransport, DropsAnAnswerLongerThanTheRequest) {
   HostileHost host(hello_of(9, 900, 1, 100), GetParam());
   Node node(loopback_options(1, 100, GetParam()));
   node.transport->set_peer(9, 900, host.address());
@@ -300,7 +300,7 @@ TEST_P(OverEachTransport, AnAnswerWithMoreThanWasAskedForIsDropped) {
   }
 }
 
-TEST_P(OverEachTransport, GarbageOfEveryKindIsDropped) {
+TEST_P(OverEachTransport, DropsGarbageOfEveryKind) {
   Node node(loopback_options(1, 100, GetParam()));
   HostilePeer hostile(*node.transport, GetParam());
   hostile.say_hello();
@@ -322,7 +322,7 @@ TEST_P(OverEachTransport, GarbageOfEveryKindIsDropped) {
   expect_alive(node, GetParam());
 }
 
-TEST_P(OverEachTransport, APieceNobodyPicksUpIsFreedAfterTheTimeout) {
+TEST_P(OverEachTransport, FreesAPieceThatIsNotFetchedInTime) {
   auto options = loopback_options(1, 100, GetParam());
   options.progress_timeout_ms = 300;
   Mailbox<int> freed;
@@ -348,7 +348,7 @@ TEST_P(OverEachTransport, APieceNobodyPicksUpIsFreedAfterTheTimeout) {
   EXPECT_EQ(freed.wait_for(2).size(), 2u);
 }
 
-TEST(UcxListener, NoiseIsSurvived) {
+TEST(UcxListener, SurvivesNoise) {
   Node node(loopback_options(1, 100, "tcp,cma"));
   const auto address = parse_socket_address(ucx_address_behind(node.transport->address()));
   std::mt19937_64 random(3);

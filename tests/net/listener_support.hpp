@@ -89,7 +89,7 @@ inline Asking dial(const Connection& listener, const Identity& self, PeerId peer
   return asking;
 }
 
-// Of node 1 in its incarnation 100, which most tests turn to.
+// To instance 100 of node 1, to which most tests connect.
 inline Asking dial(const std::string& listener, const Identity& self) {
   return dial(Connection(listener), self, 1, 100);
 }

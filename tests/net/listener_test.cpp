@@ -73,7 +73,7 @@ class Listener : public ::testing::Test {
   const Bytes greeting_ = greeting();
 };
 
-TEST_F(Listener, IsSurvivedByConnectionsThatAreHalfMade) {
+TEST_F(Listener, SurvivesHalfOpenConnections) {
   const auto most = std::span(greeting_).first(greeting_.size() - 1);
   for (int round = 0; round < 50; ++round) {
     auto transport = Transport::create(loopback_options(1, 100, by_ucx), {});
@@ -89,7 +89,7 @@ TEST_F(Listener, IsSurvivedByConnectionsThatAreHalfMade) {
   }
 }
 
-TEST_F(Listener, MayEndWhileConnectionsComeIn) {
+TEST_F(Listener, MayEndWhileConnectionsArrive) {
   const auto most = std::span(greeting_).first(greeting_.size() - 1);
   for (int round = 0; round < 50; ++round) {
     auto transport = Transport::create(loopback_options(1, 100, by_ucx), {});
@@ -122,7 +122,7 @@ UniqueFd plain_listener(SocketAddress& address) {
   return listener;
 }
 
-TEST(PortGuard, KeepsASocketToHostsThatWereAdmitted) {
+TEST(PortGuard, RestrictsASocketToAdmittedHosts) {
   for (const std::string host : {"127.0.0.1", "[::1]"}) {
     SocketAddress address = *parse_socket_address(host + ":0");
     const UniqueFd listener = plain_listener(address);
@@ -139,7 +139,7 @@ TEST(PortGuard, KeepsASocketToHostsThatWereAdmitted) {
   }
 }
 
-TEST_F(Listener, IsReachedOnlyFromAddressesThatHaveProvenThemselves) {
+TEST_F(Listener, AcceptsOnlyAuthenticatedAddresses) {
   Node node(loopback_options(1, 100, by_ucx));
   if (node.transport->description().find("open to unauthenticated peers") != std::string::npos)
     GTEST_SKIP() << "this kernel refuses filters to users other than root";
@@ -153,7 +153,7 @@ TEST_F(Listener, IsReachedOnlyFromAddressesThatHaveProvenThemselves) {
 }
 
 // More than are kept at a time.
-TEST_F(Listener, IsReachedByWhoHasProvenItselfLastOfMany) {
+TEST_F(Listener, AcceptsTheLastOfManyAuthenticatedAddresses) {
   Node node(loopback_options(1, 100, by_ucx));
   if (node.transport->description().find("open to unauthenticated peers") != std::string::npos)
     GTEST_SKIP() << "this kernel refuses filters to users other than root";
@@ -170,7 +170,7 @@ TEST_F(Listener, IsReachedByWhoHasProvenItselfLastOfMany) {
   EXPECT_FALSE(reaches("127.9.0.2:0", address, std::chrono::milliseconds(300))) << "the first has made room";
 }
 
-TEST_F(Listener, WorksOnWhenConnectionsBreakOffAnywhere) {
+TEST_F(Listener, ContinuesWhenConnectionsBreakOffAnywhere) {
   Node node(loopback_options(1, 100, by_ucx));
   const auto address = ucx_address_behind(node.transport->address());
   for (std::size_t size = 0; size <= greeting_.size(); ++size) {

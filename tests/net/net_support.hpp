@@ -75,14 +75,14 @@ class MemorySink : public Sink {
     manifest.assign(manifest_bytes.begin(), manifest_bytes.end());
     if (data_bytes > capacity_bytes_) return std::nullopt;
     data.assign(data_bytes, std::byte{0});
-    receive_buffers_per_byte_of_chunk_.clear();
+    size_by_offset_.clear();
     return data;
   }
   void received(std::size_t offset_bytes, std::size_t size_bytes) override {
     in_order &= begun && ends.count() == 0 && offset_bytes + size_bytes <= data.size();
-    in_order &= receive_buffers_per_byte_of_chunk_.emplace(offset_bytes, size_bytes).second;
-    gpu_received_bytes += size_bytes;
-    receive_buffers.put(offset_bytes);
+    in_order &= size_by_offset_.emplace(offset_bytes, size_bytes).second;
+    received_bytes += size_bytes;
+    arrivals.put(offset_bytes);
   }
   void ended(FetchEnd end) override { ends.put(end); }
 
@@ -94,15 +94,15 @@ class MemorySink : public Sink {
 
   bool begun = false;
   bool in_order = true;
-  std::size_t gpu_received_bytes = 0;
+  std::size_t received_bytes = 0;
   std::vector<std::byte> manifest;
   std::vector<std::byte> data;
-  Mailbox<std::size_t> receive_buffers;
+  Mailbox<std::size_t> arrivals;
   Mailbox<FetchEnd> ends;
 
  private:
   const std::size_t capacity_bytes_;
-  std::map<std::size_t, std::size_t> receive_buffers_per_byte_of_chunk_;
+  std::map<std::size_t, std::size_t> size_by_offset_;
 };
 
 // Streams of our own, with and without reading a local peer's memory, and UCX.

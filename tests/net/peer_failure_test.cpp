@@ -57,7 +57,7 @@ class OverEachTransport : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(, OverEachTransport, ::testing::ValuesIn(each_transport),
                          [](const auto& tested) { return name_of(tested.param); });
 
-TEST_P(OverEachTransport, AKilledSourceEndsItsFetchAndSparesAStablePair) {
+TEST_P(OverEachTransport, KilledSourceEndsOnlyItsOwnFetch) {
   RemoteNode victim(2, 200, GetParam());
   Node node(loopback_options(1, 100, GetParam()));
   Node stable(loopback_options(3, 300, GetParam()));
@@ -72,7 +72,7 @@ TEST_P(OverEachTransport, AKilledSourceEndsItsFetchAndSparesAStablePair) {
 
   const auto end = doomed->end();
   EXPECT_TRUE(end == FetchEnd::peer_failed || end == FetchEnd::timed_out) << static_cast<int>(end.value());
-  EXPECT_LT(doomed->gpu_received_bytes, big_bytes);
+  EXPECT_LT(doomed->received_bytes, big_bytes);
   EXPECT_EQ(node.failures.wait_for(1), std::vector<PeerId>{2});
   ASSERT_EQ(safe->end(), FetchEnd::complete);
   EXPECT_TRUE(safe->data == piece);
@@ -80,7 +80,7 @@ TEST_P(OverEachTransport, AKilledSourceEndsItsFetchAndSparesAStablePair) {
   EXPECT_EQ(node.failures.count(), 1u);
 }
 
-TEST_P(OverEachTransport, AKilledAskerFreesThePieceItAskedFor) {
+TEST_P(OverEachTransport, KilledAskerFreesThePieceItRequested) {
   RemoteNode asker(2, 200, GetParam());
   const auto data = pattern(big_bytes, 1);
   Mailbox<int> freed;
@@ -97,7 +97,7 @@ TEST_P(OverEachTransport, AKilledAskerFreesThePieceItAskedFor) {
   EXPECT_EQ(failures.wait_for(1), std::vector<PeerId>{2});
 }
 
-TEST_P(OverEachTransport, AFrozenSourceTimesOutAndWritesNothingWhenItWakes) {
+TEST_P(OverEachTransport, FrozenSourceTimesOutAndWritesNothingAfterwards) {
   RemoteNode frozen(2, 200, GetParam());
   Node node(impatient_options(GetParam()));
   frozen.known_to(node);
@@ -105,7 +105,7 @@ TEST_P(OverEachTransport, AFrozenSourceTimesOutAndWritesNothingWhenItWakes) {
   auto sink = std::make_shared<ActingSink>([&frozen] { frozen.stop_now(); });
   node.transport->fetch(2, {"big", 1}, sink, 25000);
   ASSERT_EQ(sink->end(), FetchEnd::timed_out);
-  EXPECT_LT(sink->gpu_received_bytes, big_bytes);
+  EXPECT_LT(sink->received_bytes, big_bytes);
 
   // The memory belongs to somebody else now.
   const auto other = pattern(big_bytes, 99);
@@ -120,7 +120,7 @@ TEST_P(OverEachTransport, AFrozenSourceTimesOutAndWritesNothingWhenItWakes) {
   EXPECT_TRUE(sink->in_order);
 }
 
-TEST_P(OverEachTransport, AFrozenPeerDoesNotHoldUpAFetchBeyondItsTimeout) {
+TEST_P(OverEachTransport, FrozenPeerDoesNotDelayAFetchBeyondItsTimeout) {
   RemoteNode frozen(2, 200, GetParam());
   Node node(loopback_options(1, 100, GetParam()));
   frozen.known_to(node);
@@ -153,7 +153,7 @@ TEST(PeerFailure, GivesUpAPeerThatNeverAnswers) {
   ::close(mute);
 }
 
-TEST(PeerFailure, FailsAtOnceIfNoPeerIsThere) {
+TEST(PeerFailure, FailsImmediatelyIfNoPeerIsThere) {
   Node node(loopback_options(1, 100));
   node.transport->set_peer(2, 200, "127.0.0.1:1");
   EXPECT_EQ(node.fetch(2, {"big", 1})->end(), FetchEnd::peer_failed);
@@ -165,34 +165,34 @@ TEST(PeerFailure, FailsAtOnceIfNoPeerIsThere) {
 
 // What node 1 sees when it turns to node 2 at an address where `options` runs.
 void expect_refused(const TransportOptions& options) {
-  Node unauthenticated_peer(options);
-  unauthenticated_peer.serves({"big", 1}, pattern(1000, 1), "");
+  Node other(options);
+  other.serves({"big", 1}, pattern(1000, 1), "");
   Node node(loopback_options(1, 100));
-  node.transport->set_peer(2, 200, unauthenticated_peer.transport->address());
+  node.transport->set_peer(2, 200, other.transport->address());
   node.transport->send(2, bytes_of("secret"));
   const auto sink = node.fetch(2, {"big", 1});
   EXPECT_EQ(sink->end(), FetchEnd::peer_failed);
   EXPECT_FALSE(sink->begun);
-  EXPECT_EQ(unauthenticated_peer.messages.count(), 0u);
+  EXPECT_EQ(other.messages.count(), 0u);
 }
 
-TEST(Identity, AnotherJobIsRefused) {
+TEST(Identity, RefusesAnotherJob) {
   auto options = loopback_options(2, 200);
   options.job = "another job";
   expect_refused(options);
 }
 
-TEST(Identity, AnotherNodeAtTheSameAddressIsRefused) { expect_refused(loopback_options(3, 200)); }
+TEST(Identity, RefusesAnotherNodeAtTheSameAddress) { expect_refused(loopback_options(3, 200)); }
 
-TEST(Identity, AnotherRunOfTheNodeIsRefused) { expect_refused(loopback_options(2, 201)); }
+TEST(Identity, RefusesAnotherRunOfTheNode) { expect_refused(loopback_options(2, 201)); }
 
-TEST(Identity, TheRightPeerIsNotRefused) {
+TEST(Identity, AcceptsTheRightPeer) {
   Pair pair;
   pair.two.serves({"big", 1}, pattern(1000, 1), "");
   EXPECT_EQ(pair.one.fetch(2, {"big", 1})->end(), FetchEnd::complete);
 }
 
-TEST(Identity, TheOldRunOfAReplacedNodeIsNotHeard) {
+TEST(Identity, IgnoresTheOldRunOfAReplacedNode) {
   Node node(loopback_options(1, 100));
   Node old_run(loopback_options(2, 200));
   Node new_run(loopback_options(2, 201));
@@ -205,7 +205,7 @@ TEST(Identity, TheOldRunOfAReplacedNodeIsNotHeard) {
   EXPECT_EQ(old_run.fetch(1, {"piece", 1})->end(), FetchEnd::peer_failed);
 }
 
-TEST(Identity, ARestartedPeerIsReachedAtItsNewAddress) {
+TEST(Identity, ReachesARestartedPeerAtItsNewAddress) {
   Node node(loopback_options(1, 100));
   {
     Node old_run(loopback_options(2, 200));

@@ -31,7 +31,7 @@ class RangesOverEachTransport : public ::testing::TestWithParam<const char*> {
     ASSERT_EQ(sink.end(), FetchEnd::complete);
     EXPECT_TRUE(sink.begun);
     EXPECT_TRUE(sink.data == bytes_in(part));
-    EXPECT_EQ(sink.gpu_received_bytes, sink.data.size());
+    EXPECT_EQ(sink.received_bytes, sink.data.size());
     EXPECT_EQ(text_of(sink.manifest), part.manifest ? manifest : "");
     EXPECT_TRUE(sink.in_order);
   }
@@ -44,7 +44,7 @@ class RangesOverEachTransport : public ::testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(, RangesOverEachTransport, ::testing::Values("tcp", "shm"),
                          [](const auto& tested) { return std::string(tested.param); });
 
-TEST_P(RangesOverEachTransport, ARangeArrivesWhereverItLies) {
+TEST_P(RangesOverEachTransport, FetchesAnyRange) {
   for (const auto& [first_byte, size_bytes] : std::vector<std::pair<std::uint64_t, std::uint64_t>>{
            {0, 1},
            {0, chunk},
@@ -60,7 +60,7 @@ TEST_P(RangesOverEachTransport, ARangeArrivesWhereverItLies) {
   }
 }
 
-TEST_P(RangesOverEachTransport, ARangeIsCutOffAtThePiecesEnd) {
+TEST_P(RangesOverEachTransport, CutsARangeAtThePiecesEnd) {
   for (const std::uint64_t size_bytes : {std::uint64_t{4322}, std::uint64_t{chunk}, UINT64_MAX - 5 * chunk,
                                          UINT64_MAX - 5 * chunk + 1, UINT64_MAX - 1, UINT64_MAX}) {
     expect_part({5 * chunk, size_bytes, false});
@@ -69,7 +69,7 @@ TEST_P(RangesOverEachTransport, ARangeIsCutOffAtThePiecesEnd) {
   expect_part({0, piece_bytes + 1, true});
 }
 
-TEST_P(RangesOverEachTransport, ARangeBeyondThePiecesEndIsEmptyAndNoError) {
+TEST_P(RangesOverEachTransport, ReturnsAnEmptyRangeBeyondThePiecesEnd) {
   for (const std::uint64_t first_byte : {std::uint64_t{piece_bytes}, std::uint64_t{piece_bytes + 1}, UINT64_MAX}) {
     for (const std::uint64_t size_bytes : {std::uint64_t{0}, std::uint64_t{1}, UINT64_MAX}) {
       for (const bool with_manifest : {true, false}) expect_part({first_byte, size_bytes, with_manifest});
@@ -77,24 +77,24 @@ TEST_P(RangesOverEachTransport, ARangeBeyondThePiecesEndIsEmptyAndNoError) {
   }
 }
 
-TEST_P(RangesOverEachTransport, AnEmptyRangeEndsRightAfterItsBeginning) {
+TEST_P(RangesOverEachTransport, CompletesAnEmptyRangeWithoutData) {
   expect_part({0, 0, false});
   expect_part({chunk, 0, false});
 }
 
-TEST_P(RangesOverEachTransport, AManifestComesAlone) {
+TEST_P(RangesOverEachTransport, FetchesAManifestAlone) {
   const auto sink = fetch({0, 0, true});
   ASSERT_EQ(sink->end(), FetchEnd::complete);
   EXPECT_EQ(text_of(sink->manifest), manifest);
   EXPECT_TRUE(sink->data.empty());
 }
 
-TEST_P(RangesOverEachTransport, AWholePieceIsTheRangeOfAllItsBytes) {
+TEST_P(RangesOverEachTransport, FetchesAWholePieceAsARange) {
   expect_part(FetchPart{});
   expect_part(FetchPart{}, *pair.one.fetch(2, name));
 }
 
-TEST_P(RangesOverEachTransport, AnyRangesArriveManyAtOnce) {
+TEST_P(RangesOverEachTransport, FetchesManyRangesConcurrently) {
   std::mt19937_64 random(11);
   std::vector<std::pair<FetchPart, std::shared_ptr<MemorySink>>> fetches;
   for (int i = 0; i < 100; ++i) {  // far more than are served at once
@@ -105,7 +105,7 @@ TEST_P(RangesOverEachTransport, AnyRangesArriveManyAtOnce) {
   for (const auto& [part, sink] : fetches) expect_part(part, *sink);
 }
 
-TEST_P(RangesOverEachTransport, RangesSideBySideMakeThePiece) {
+TEST_P(RangesOverEachTransport, AdjacentRangesMakeUpThePiece) {
   constexpr std::uint64_t range_bytes = 300'007;
   std::vector<std::shared_ptr<MemorySink>> sinks;
   for (std::uint64_t at = 0; at < piece_bytes; at += range_bytes) sinks.push_back(fetch({at, range_bytes, false}));
@@ -117,24 +117,24 @@ TEST_P(RangesOverEachTransport, RangesSideBySideMakeThePiece) {
   EXPECT_TRUE(together == piece);
 }
 
-TEST(Ranges, OfAPieceThatIsNotThereAreNotThere) {
+TEST(Ranges, ReportAMissingPiece) {
   Pair pair;
   pair.two.serves(name, pattern(1000, 1), "");
   EXPECT_EQ(pair.one.fetch(2, {"layers", 8}, FetchPart{0, 0, true})->end(), FetchEnd::not_there);
   EXPECT_EQ(pair.one.fetch(2, {"layers", 8}, FetchPart{0, 10, false})->end(), FetchEnd::not_there);
 }
 
-TEST(Ranges, ASinkMayRefuseOne) {
+TEST(Ranges, AreRefusableByTheSink) {
   Pair pair;
   pair.two.serves(name, pattern(5 * chunk, 1), "");
   const auto sink = std::make_shared<MemorySink>(2 * chunk - 1);
   pair.one.transport->fetch(2, name, {chunk, 2 * chunk, false}, sink, 25000);
   EXPECT_EQ(sink->end(), FetchEnd::refused);
-  EXPECT_EQ(sink->gpu_received_bytes, 0u);
+  EXPECT_EQ(sink->received_bytes, 0u);
 }
 
 // Else the manifest of a piece that is fetched range by range travels as often as there are ranges.
-TEST(Ranges, AnUnwantedManifestIsNotEvenLookedAt) {
+TEST(Ranges, IgnoreAnUnwantedManifest) {
   Transport::Handlers handlers;
   const auto data = pattern(1000, 1);
   const std::vector<std::byte> too_large((64u << 20) + 1);

@@ -46,7 +46,7 @@ struct Member9 {
   std::optional<Asking> asking;
 };
 
-TEST(Stream, FramesMayComeByteByByte) {
+TEST(Stream, AcceptsFramesByteByByte) {
   Node node(loopback_options(1, 100));
   const Member9 peer(node);
   auto bytes = peer.hello();
@@ -61,7 +61,7 @@ TEST(Stream, FramesMayComeByteByByte) {
   for (std::size_t i = 0; i < 6; ++i) EXPECT_TRUE(received[i].second == pattern(sizes[i], sizes[i])) << sizes[i];
 }
 
-TEST(Stream, APayloadThatNobodyTakesIsSkipped) {
+TEST(Stream, SkipsAnUnexpectedPayload) {
   Node node(loopback_options(1, 100));
   const Member9 peer(node);
   ASSERT_TRUE(peer.connection.send(peer.message(pattern(3'000'000, 1))));  // before the hello: not heard
@@ -79,7 +79,7 @@ TEST(Stream, APayloadThatNobodyTakesIsSkipped) {
   EXPECT_EQ(text_of(received[0].second), "after all that");
 }
 
-TEST(Stream, WhatIsNoFrameEndsThatConnectionAlone) {
+TEST(Stream, InvalidFrameEndsOnlyItsConnection) {
   Node node(loopback_options(1, 100));
   Node friendly(loopback_options(2, 200));
   friendly.knows(node);
@@ -96,7 +96,7 @@ TEST(Stream, WhatIsNoFrameEndsThatConnectionAlone) {
   EXPECT_EQ(friendly.fetch(1, {"alive", 1})->end(), FetchEnd::complete);
 }
 
-TEST(Stream, AMemberThatSaysNothingIsHungUpOn) {
+TEST(Stream, DropsASilentMember) {
   auto options = loopback_options(1, 100);
   options.progress_timeout_ms = 300;
   Node node(options);
@@ -104,7 +104,7 @@ TEST(Stream, AMemberThatSaysNothingIsHungUpOn) {
   EXPECT_TRUE(peer.connection.ends());
 }
 
-TEST(Stream, NodesWithOtherTransportsSaySoAndDoNotTalk) {
+TEST(Stream, ReportsNodesWithDifferentTransports) {
   Node one(loopback_options(1, 100, "tcp"));
   Node two(loopback_options(2, 200, "tcp,cma"));
   two.serves({"piece", 1}, pattern(1000, 1), "");
@@ -119,7 +119,7 @@ TEST(Stream, NodesWithOtherTransportsSaySoAndDoNotTalk) {
   }
 }
 
-TEST(Stream, NodesThatReadMemoryTalkToNodesThatDoNot) {
+TEST(Stream, ConnectsNodesWithAndWithoutSharedMemoryReads) {
   Node one(loopback_options(1, 100, "tcp"));
   Node two(loopback_options(2, 200, "shm"));
   one.knows(two);

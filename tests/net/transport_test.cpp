@@ -14,7 +14,7 @@ class OverEachTransport : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(, OverEachTransport, ::testing::ValuesIn(each_transport),
                          [](const auto& tested) { return name_of(tested.param); });
 
-TEST_P(OverEachTransport, MessagesArriveIntactInBothDirections) {
+TEST_P(OverEachTransport, DeliversMessagesIntactInBothDirections) {
   Pair pair(GetParam());
   const auto large = pattern(3'000'001, 7);
   EXPECT_TRUE(pair.one.transport->send(2, bytes_of("hello two")));
@@ -34,7 +34,7 @@ TEST_P(OverEachTransport, MessagesArriveIntactInBothDirections) {
   EXPECT_TRUE(at_one[1].second.empty());
 }
 
-TEST_P(OverEachTransport, APieceArrivesBitForBit) {
+TEST_P(OverEachTransport, DeliversAPieceBitForBit) {
   Pair pair(GetParam());
   const auto piece = pattern(64u << 20, 1);
   pair.two.serves({"layers", 9}, piece, "the manifest");
@@ -42,11 +42,11 @@ TEST_P(OverEachTransport, APieceArrivesBitForBit) {
   ASSERT_EQ(sink->end(), FetchEnd::complete);
   EXPECT_EQ(text_of(sink->manifest), "the manifest");
   EXPECT_TRUE(sink->data == piece);
-  EXPECT_EQ(sink->gpu_received_bytes, piece.size());
+  EXPECT_EQ(sink->received_bytes, piece.size());
   EXPECT_TRUE(sink->in_order);
 }
 
-TEST_P(OverEachTransport, EveryOddSizeArrives) {
+TEST_P(OverEachTransport, DeliversPiecesOfOddSizes) {
   Pair pair(GetParam());
   constexpr std::size_t chunk = 1u << 20;
   for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{4095}, std::size_t{65537}, chunk - 1,
@@ -57,12 +57,12 @@ TEST_P(OverEachTransport, EveryOddSizeArrives) {
     ASSERT_EQ(sink->end(), FetchEnd::complete) << size;
     EXPECT_TRUE(sink->data == piece) << size;
     EXPECT_EQ(sink->manifest.size(), size % 20000);
-    EXPECT_EQ(sink->gpu_received_bytes, size);
+    EXPECT_EQ(sink->received_bytes, size);
     EXPECT_TRUE(sink->in_order);
   }
 }
 
-TEST_P(OverEachTransport, ConcurrentFetchesInBothDirectionsArrive) {
+TEST_P(OverEachTransport, CompletesConcurrentFetchesInBothDirections) {
   Pair pair(GetParam());
   constexpr std::size_t count = 20;  // more than are served at once
   for (std::size_t i = 0; i < count; ++i) {
@@ -82,7 +82,7 @@ TEST_P(OverEachTransport, ConcurrentFetchesInBothDirectionsArrive) {
   }
 }
 
-TEST_P(OverEachTransport, AFetchFromOneselfWorks) {
+TEST_P(OverEachTransport, FetchesFromItself) {
   Node node(loopback_options(1, 100, GetParam()));
   node.knows(node);
   node.serves({"own", 1}, pattern(100'000, 1), "");
@@ -91,7 +91,7 @@ TEST_P(OverEachTransport, AFetchFromOneselfWorks) {
   EXPECT_TRUE(sink->data == pattern(100'000, 1));
 }
 
-TEST(Transport, APieceThatIsNotThereSaysSo) {
+TEST(Transport, ReportsAMissingPiece) {
   Pair pair;
   pair.two.serves({"layers", 9}, {}, "");
   EXPECT_EQ(pair.one.fetch(2, {"layers", 8})->end(), FetchEnd::not_there);
@@ -106,15 +106,15 @@ TEST(Transport, RefusingSinkReceivesNothing) {
   pair.one.transport->fetch(2, {"layers", 9}, sink, 25000);
   EXPECT_EQ(sink->end(), FetchEnd::refused);
   EXPECT_TRUE(sink->begun);
-  EXPECT_EQ(sink->gpu_received_bytes, 0u);
+  EXPECT_EQ(sink->received_bytes, 0u);
 }
 
-TEST(Transport, AShardNameThatIsTooLongIsRefused) {
+TEST(Transport, RefusesATooLongShardName) {
   Pair pair;
   EXPECT_EQ(pair.one.fetch(2, {std::string(5000, 's'), 1})->end(), FetchEnd::refused);
 }
 
-TEST(Transport, AnOversizedMessageIsRefusedOnBothSides) {
+TEST(Transport, RefusesAnOversizedMessageOnBothSides) {
   auto small = loopback_options(1, 100);
   small.message_bytes_max = 100'000;
   auto one_at_a_time = loopback_options(2, 200);
@@ -137,14 +137,14 @@ TEST(Transport, AnOversizedMessageIsRefusedOnBothSides) {
   EXPECT_EQ(text_of(at_narrow[0].second), "fits");
 }
 
-TEST(Transport, AFetchWithoutTimeTimesOut) {
+TEST(Transport, FetchWithAZeroTimeoutTimesOut) {
   Pair pair;
   pair.two.serves({"layers", 9}, pattern(64u << 20, 1), "");
   EXPECT_EQ(pair.one.fetch(2, {"layers", 9}, 0)->end(), FetchEnd::timed_out);
   EXPECT_EQ(pair.one.fetch(2, {"layers", 9})->end(), FetchEnd::complete);
 }
 
-TEST(Transport, ItsEndEndsEveryFetch) {
+TEST(Transport, DestructionEndsEveryFetch) {
   std::vector<std::shared_ptr<MemorySink>> sinks;
   Node two(loopback_options(2, 200));
   two.serves({"layers", 9}, pattern(64u << 20, 1), "");
@@ -152,7 +152,7 @@ TEST(Transport, ItsEndEndsEveryFetch) {
     Node one(loopback_options(1, 100));
     one.knows(two);
     for (int i = 0; i < 8; ++i) sinks.push_back(one.fetch(2, {"layers", 9}));
-    sinks[0]->receive_buffers.wait_for(1);
+    sinks[0]->arrivals.wait_for(1);
   }
   for (const auto& sink : sinks) {
     EXPECT_EQ(sink->ends.count(), 1u);
@@ -161,7 +161,7 @@ TEST(Transport, ItsEndEndsEveryFetch) {
 }
 
 // Streams listen at one address: a list is refused, and not taken for another interface.
-TEST(Transport, AListOfInterfacesIsRefusedWhereOneIsNeeded) {
+TEST(Transport, RefusesAListOfInterfacesIfItNeedsOne) {
   for (const std::string transports : {"tcp", "shm"}) {
     auto options = loopback_options(1, 100, transports);
     options.interface = "lo,eth0";
@@ -178,7 +178,7 @@ TEST(Transport, AListOfInterfacesIsRefusedWhereOneIsNeeded) {
   EXPECT_TRUE(Transport::create(options, {})->address().starts_with("127.0.0.1:"));
 }
 
-TEST(Transport, AnUnknownTransportOrInterfaceIsAFailure) {
+TEST(Transport, FailsOnAnUnknownTransportOrInterface) {
   auto options = loopback_options(1, 100);
   options.transports = "no such transport";
   EXPECT_THROW(Transport::create(options, {}), Failure);

@@ -10,7 +10,7 @@
 namespace ckpt::net::wire {
 namespace {
 
-TEST(Wire, AHeaderDecodesToWhatWasEncoded) {
+TEST(Wire, DecodesAnEncodedHeader) {
   Hello hello;
   hello.job_hash = job_hash("job");
   hello.from_node = 7;
@@ -23,7 +23,7 @@ TEST(Wire, AHeaderDecodesToWhatWasEncoded) {
   EXPECT_EQ(decoded->to_instance, 0x0123456789abcdefu);
 }
 
-TEST(Wire, TheBytesAreLittleEndianWithoutHoles) {
+TEST(Wire, EncodesLittleEndianWithoutPadding) {
   const Chunk chunk{0x0102030405060708, 0x1112131415161718};
   const auto bytes = bytes_of(chunk);
   const unsigned char expected[] = {8, 7, 6, 5, 4, 3, 2, 1, 0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11};
@@ -58,7 +58,7 @@ void only_its_own_size_decodes() {
   }
 }
 
-TEST(Wire, OnlyTheExactSizeDecodes) {
+TEST(Wire, DecodesOnlyTheExactSize) {
   only_its_own_size_decodes<Hello>();
   only_its_own_size_decodes<FetchRequest>();
   only_its_own_size_decodes<FetchAnswer>();
@@ -103,7 +103,7 @@ TEST(Wire, OversizedFieldsAreNotPlausible) {
   EXPECT_FALSE(plausible(answer, 0));
 }
 
-TEST(Wire, AnyRangeIsPlausibleAndCutOffAtThePiecesEnd) {
+TEST(Wire, AcceptsAnyRangeAndCutsItAtThePiecesEnd) {
   const std::vector<std::byte> piece(100);
   const auto cut = [&](std::uint64_t first_byte, std::uint64_t size_bytes) {
     FetchRequest request;
@@ -130,7 +130,7 @@ TEST(Wire, AnyRangeIsPlausibleAndCutOffAtThePiecesEnd) {
   }
 }
 
-TEST(Wire, AnAnswerWithMoreThanWasAskedForIsNotWithinTheRequest) {
+TEST(Wire, RejectsAnAnswerLongerThanTheRequest) {
   FetchRequest request;
   request.first_byte = 1000;
   request.size_bytes = 500;
@@ -148,7 +148,7 @@ TEST(Wire, AnAnswerWithMoreThanWasAskedForIsNotWithinTheRequest) {
   EXPECT_TRUE(within(answer, request));
 }
 
-TEST(Wire, APlausibleChunkIsAnyRunOfWholeGrainsInsideThePiece) {
+TEST(Wire, AcceptsOnlyChunksOfWholeGrainsWithinThePiece) {
   std::mt19937_64 random(1);
   std::size_t plausible_ones = 0;
   for (int i = 0; i < 200'000; ++i) {
@@ -171,7 +171,7 @@ TEST(Wire, APlausibleChunkIsAnyRunOfWholeGrainsInsideThePiece) {
   EXPECT_GT(plausible_ones, 1000u);
 }
 
-TEST(SocketAddress, TextAndBack) {
+TEST(SocketAddress, SurvivesConversionToTextAndBack) {
   for (const std::string text : {"127.0.0.1:1", "192.0.2.7:65535", "[::1]:40123", "[fd00::2]:80"}) {
     const auto address = parse_socket_address(text);
     ASSERT_TRUE(address) << text;
@@ -179,19 +179,19 @@ TEST(SocketAddress, TextAndBack) {
   }
 }
 
-TEST(SocketAddress, NonsenseIsRefused) {
+TEST(SocketAddress, RefusesInvalidTexts) {
   for (const std::string text : {"", ":", ":1", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:1x", "[::1:1",
                                  "::1:1", "[::1]1", "[]:1", "localhost:1", "127.0.0.1:-1", "[:1"}) {
     EXPECT_FALSE(parse_socket_address(text)) << text;
   }
 }
 
-TEST(SocketAddress, TheNamedInterfaceIsTaken) {
+TEST(SocketAddress, UsesTheNamedInterface) {
   EXPECT_EQ(to_text(local_address("lo")), "127.0.0.1:0");
   EXPECT_NE(local_address("").size_bytes, 0u);
 }
 
-TEST(SocketAddress, TheFirstOfAListThatHasAnAddressIsTaken) {
+TEST(SocketAddress, UsesTheFirstListedInterfaceWithAnAddress) {
   for (const std::string list : {"mlx5_0:1,lo", "lo,mlx5_0:1", "no-such,lo,mlx5_0:1"})
     EXPECT_EQ(to_text(local_address(list)), "127.0.0.1:0") << list;
   EXPECT_EQ(to_text(local_address("mlx5_0:1")), to_text(local_address("")));

@@ -27,7 +27,7 @@ class Storage : public testing::Test {
   }
 };
 
-TEST_F(Storage, TellsWhatItSkips) {
+TEST_F(Storage, ReportsSkippedCheckpoints) {
   write_checkpoint(files_, {1, 4});
   writer_on(files_).write(sample("rank0", {1, 6}).piece);
   const Listing listing = storage()->list();
@@ -36,7 +36,7 @@ TEST_F(Storage, TellsWhatItSkips) {
 }
 
 // The next incarnation of a job is to be newer than whatever any other left: it never meets files with its own name.
-TEST_F(Storage, TellsTheNewestIncarnationThatLeftAnything) {
+TEST_F(Storage, ReportsTheNewestIncarnationThatLeftFiles) {
   const auto latest_incarnation = [&] { return storage()->list().newest_incarnation; };
   EXPECT_EQ(latest_incarnation(), 0u);
   write_checkpoint(files_, {2, 5}, 3);
@@ -59,7 +59,7 @@ TEST_F(Storage, TellsTheNewestIncarnationThatLeftAnything) {
 }
 
 // Anybody who can write there can leave a name. It must not use up the numbers of incarnations, nor spoil a checkpoint.
-TEST_F(Storage, ANameFarBeyondAllFinishedIncarnationsIsToldAndDoesNotCount) {
+TEST_F(Storage, ReportsAndIgnoresNamesFarBeyondFinishedIncarnations) {
   write_checkpoint(files_, {2, 5}, 3);
   disk_->put("job/step-00000005/rank0.16777215.safetensors", "");
   disk_->put("job/step-00000005/rank0.3.safetensors", "of a later incarnation");
@@ -74,7 +74,7 @@ TEST_F(Storage, ANameFarBeyondAllFinishedIncarnationsIsToldAndDoesNotCount) {
                                    HasSubstr("rank0.16777214.safetensors")));
 }
 
-TEST_F(Storage, ANameFarBeyondAllFinishedIncarnationsDoesNotCountWhereNoneIsFinished) {
+TEST_F(Storage, IgnoresDistantIncarnationNamesIfNoneIsFinished) {
   writer_on(files_).write(sample("rank0", {1, 5}, 3).piece);
   disk_->put("job/step-00000005/rank0.16777215.safetensors", "");
   EXPECT_EQ(storage()->list().newest_incarnation, 1u);
@@ -83,7 +83,7 @@ TEST_F(Storage, ANameFarBeyondAllFinishedIncarnationsDoesNotCountWhereNoneIsFini
 }
 
 // Only what may be newer than all that is offered keeps a job from going on with that.
-TEST_F(Storage, AWithheldCheckpointIsAProblemLikeOthersWhereItIsKnownToBeOlder) {
+TEST_F(Storage, WithheldOlderCheckpointIsAnOrdinaryProblem) {
   for (const CheckpointId checkpoint : {CheckpointId(2, 1), CheckpointId(2, 3), CheckpointId(2, 2)})
     write_checkpoint(files_, checkpoint, 3);
   const auto withheld_where = [&](const std::string& failing, const std::string& at) {
@@ -102,7 +102,7 @@ TEST_F(Storage, AWithheldCheckpointIsAProblemLikeOthersWhereItIsKnownToBeOlder) 
   EXPECT_TRUE(withheld_where("stat", "job/step-00000002"));
 }
 
-TEST_F(Storage, ACheckpointRemovedMeanwhileIsALossAndNotACrash) {
+TEST_F(Storage, ReportsACheckpointRemovedDuringReadingAsLost) {
   write_checkpoint(files_, {1, 4});
   const auto source = storage();
   source->list();
@@ -140,7 +140,7 @@ class ReadingInTheBackground : public Storage {
   }
 };
 
-TEST_F(ReadingInTheBackground, ALargeReadIsSpreadOverThreadsAndReportedOnce) {
+TEST_F(ReadingInTheBackground, SpreadsALargeReadOverThreadsAndReportsItOnce) {
   const auto layout = arena::pack({tensor("w", CKPT_U8, {70'000'001})});
   const Sample large = sample("large", {1, 1}, layout);
   CheckpointWriter writer = writer_on(files_);
@@ -168,7 +168,7 @@ TEST_F(ReadingInTheBackground, ALargeReadIsSpreadOverThreadsAndReportedOnce) {
   }
 }
 
-TEST_F(ReadingInTheBackground, AFailureIsReportedWithItsSentence) {
+TEST_F(ReadingInTheBackground, ReportsAFailureWithItsMessage) {
   write_checkpoint(files_, {1, 1});
   disk_->bytes("job/step-00000001/rank0.1.safetensors")[5000] ^= 1;
   ReadQueue queue(factory(), {});
@@ -216,7 +216,7 @@ class ReadingOneByOne : public ReadingInTheBackground {
   std::vector<std::byte> bytes_ = std::vector<std::byte>(100);
 };
 
-TEST_F(ReadingOneByOne, AListGoesBeforeWhateverWaits) {
+TEST_F(ReadingOneByOne, ListGoesBeforeWaitingReads) {
   ReadQueue queue(factory(), {.threads = 1});
   read(queue, "running");
   held_.wait();
@@ -227,7 +227,7 @@ TEST_F(ReadingOneByOne, AListGoesBeforeWhateverWaits) {
   EXPECT_THAT(ended(), ElementsAre("running", "first list", "second list", "waiting"));
 }
 
-TEST_F(ReadingOneByOne, AStopSparesWhatWasNotBegun) {
+TEST_F(ReadingOneByOne, StopEndsOnlyItsOwnWaitingRead) {
   ReadQueue queue(factory(), {.threads = 1});
   std::stop_source stop;
   read(queue, "running", stop.get_token());
@@ -242,7 +242,7 @@ TEST_F(ReadingOneByOne, AStopSparesWhatWasNotBegun) {
 
 // Of a read in several parts one is under way when it is stopped: its bytes come, the others' do not, and only then it
 // has ended.
-TEST_F(ReadingInTheBackground, AStoppedReadEndsOnceAndAfterThePartThatWasBegun) {
+TEST_F(ReadingInTheBackground, StoppedReadEndsOnceAfterItsCurrentPart) {
   const auto layout = arena::pack({tensor("w", CKPT_U8, {70'000'001})});
   const Sample large = sample("large", {1, 1}, layout);
   CheckpointWriter writer = writer_on(files_);
@@ -284,7 +284,7 @@ TEST_F(ReadingInTheBackground, AStoppedReadEndsOnceAndAfterThePartThatWasBegun) 
   EXPECT_EQ(ended, 1);
 }
 
-TEST_F(ReadingInTheBackground, ACancelEndsWhatWaitsAndLaterRequestsAreServed) {
+TEST_F(ReadingInTheBackground, CancelEndsWaitingRequestsAndServesLaterOnes) {
   write_checkpoint(files_, {1, 1});
   std::latch held(1), release(1);
   std::atomic<bool> hold{true};

@@ -30,7 +30,7 @@ TEST_F(CheckpointWriting, ReadsBackWhatWasWrittenBitForBit) {
   }
 }
 
-TEST_F(CheckpointWriting, AShardFileIsItsLayoutAndItsBytesAndNothingElse) {
+TEST_F(CheckpointWriting, ShardFileHoldsExactlyLayoutAndBytes) {
   const Sample rank0 = sample("rank0", {3, 7});
   writer_on(files_).write(rank0.piece);
   const std::string& file = disk_->bytes("job/step-00000007/rank0.3.safetensors");
@@ -45,7 +45,7 @@ TEST_F(CheckpointWriting, AShardFileIsItsLayoutAndItsBytesAndNothingElse) {
             std::string(reinterpret_cast<const char*>(rank0.bytes.data()), rank0.bytes.size()));
 }
 
-TEST_F(CheckpointWriting, BytesWithoutALayoutBecomeOneTensor) {
+TEST_F(CheckpointWriting, WritesBytesWithoutALayoutAsOneTensor) {
   const auto data = kernels::random_bytes(1, 100'001);
   const auto manifest = manifest_for("blob", {1, 1}, "", data);
   CheckpointWriter writer = writer_on(files_);
@@ -57,7 +57,7 @@ TEST_F(CheckpointWriting, BytesWithoutALayoutBecomeOneTensor) {
               HasSubstr(R"("ckptengine.opaque":{"dtype":"U8","shape":[100001],"data_offsets":[0,100001]})"));
 }
 
-TEST_F(CheckpointWriting, AShardWithoutTensorsIsWrittenToo) {
+TEST_F(CheckpointWriting, WritesAShardWithoutTensors) {
   const Sample none = sample("none", {1, 1}, arena::Layout{});
   CheckpointWriter writer = writer_on(files_);
   writer.write(none.piece);
@@ -65,7 +65,7 @@ TEST_F(CheckpointWriting, AShardWithoutTensorsIsWrittenToo) {
   EXPECT_EQ(ShardReader(files_, stored, "none").manifest(), *none.piece.manifest);
 }
 
-TEST_F(CheckpointWriting, BytesThatChangedSinceTheirCaptureAreNotWritten) {
+TEST_F(CheckpointWriting, DoesNotWriteBytesThatChangedSinceTheirCapture) {
   const Sample rank0 = sample("rank0", {1, 1}, 40000);
   const std::size_t leaf = rank0.piece.manifest->leaves.size() - 1;
   const_cast<std::byte*>(rank0.piece.data)[rank0.bytes.size() - 1] ^= std::byte{1};
@@ -74,7 +74,7 @@ TEST_F(CheckpointWriting, BytesThatChangedSinceTheirCaptureAreNotWritten) {
   EXPECT_THAT(disk_->files(), testing::IsEmpty());
 }
 
-TEST_F(CheckpointWriting, ACheckpointIsNotCommittedWhileAShardIsMissingOrCutShort) {
+TEST_F(CheckpointWriting, RefusesACommitWithAMissingOrTruncatedShard) {
   CheckpointWriter writer = writer_on(files_);
   writer.write(sample("rank0", {1, 1}).piece);
   const auto commit = [&] { writer.commit({1, 1}, 2, two_shards); };
@@ -88,7 +88,7 @@ TEST_F(CheckpointWriting, ACheckpointIsNotCommittedWhileAShardIsMissingOrCutShor
   EXPECT_FALSE(disk_->exists("job/step-00000001/manifest.json"));
 }
 
-TEST_F(CheckpointWriting, ShardsOfOtherCheckpointsDoNotMakeACheckpointWhole) {
+TEST_F(CheckpointWriting, RefusesACommitWithShardsOfOtherCheckpoints) {
   CheckpointWriter writer = writer_on(files_);
   writer.write(sample("rank0", {2, 1}).piece);
   writer.write(sample("rank1", {1, 1}).piece);  // of the incarnation before
@@ -106,7 +106,7 @@ TEST_F(CheckpointWriting, ShardsOfOtherCheckpointsDoNotMakeACheckpointWhole) {
               HasSubstr("describes another piece"));
 }
 
-TEST_F(CheckpointWriting, AnotherIncarnationReplacesACheckpointAtOnce) {
+TEST_F(CheckpointWriting, CommitOfAnotherIncarnationReplacesACheckpointAtomically) {
   write_checkpoint(files_, {1, 5});
   for (const std::string& shard : two_shards) writer_on(files_).write(sample(shard, {2, 5}).piece);
   ASSERT_TRUE(find_complete_checkpoint(files_, "job").stored);
@@ -118,7 +118,7 @@ TEST_F(CheckpointWriting, AnotherIncarnationReplacesACheckpointAtOnce) {
   EXPECT_TRUE(holds_what_was_written(files_, *found.stored));
 }
 
-TEST_F(CheckpointWriting, WritingAShardTwiceIsFine) {
+TEST_F(CheckpointWriting, AcceptsWritingAShardTwice) {
   write_checkpoint(files_, {1, 5});
   writer_on(files_).write(sample("rank0", {1, 5}).piece);
   const NewestComplete found = find_complete_checkpoint(files_, "job");
@@ -130,7 +130,7 @@ TEST_F(CheckpointWriting, WritingAShardTwiceIsFine) {
 // stays, and after the failure the same can be done again.
 class CheckpointWritingFailing : public CheckpointWriting, public testing::WithParamInterface<int> {};  // this error
 
-TEST_P(CheckpointWritingFailing, KeepsTheEarlierCheckpointWhicheverOperationFailsAndThenSucceeds) {
+TEST_P(CheckpointWritingFailing, KeepsTheEarlierCheckpointIfAnyOperationFails) {
   for (std::size_t failing = 0;; ++failing) {
     const auto disk = std::make_shared<Disk>();
     MemoryFileSystem files(disk, options_);
@@ -192,7 +192,7 @@ TEST_F(CheckpointWriting, WritesNothingIfTheMountIsMissing) {
   EXPECT_TRUE(holds_what_was_written(files_, write_checkpoint(files_, {1, 1}, 3), 3));
 }
 
-TEST_F(CheckpointWriting, AFullDiskIsToldAndLeavesNoHalfFiles) {
+TEST_F(CheckpointWriting, ReportsAFullDiskAndLeavesNoPartialFiles) {
   write_checkpoint(files_, {1, 1});
   const auto before = disk_->files();
   disk_->capacity_bytes = 200'000;

@@ -51,7 +51,7 @@ class Damage : public testing::Test {
   }
 };
 
-TEST_F(Damage, AFlippedBitAnywhereIsFound) {
+TEST_F(Damage, FindsAFlippedBitAnywhere) {
   const auto files = two_checkpoints()->files();
   for (const std::string& path : files) {
     if (!path.starts_with(newest) || path.ends_with(".json")) continue;
@@ -66,14 +66,14 @@ TEST_F(Damage, AFlippedBitAnywhereIsFound) {
   }
 }
 
-TEST_F(Damage, AFlippedBitAnywhereInAManifestIsFound) {
+TEST_F(Damage, FindsAFlippedBitAnywhereInAManifest) {
   const std::size_t size = two_checkpoints()->bytes(newest + "manifest.json").size();
   for (std::size_t at = 0; at < size; ++at)
     EXPECT_THAT(after([&](Disk& disk) { disk.bytes(newest + "manifest.json")[at] ^= static_cast<char>(1 << at % 8); }),
                 HasSubstr("step-00000002/manifest.json is damaged"));
 }
 
-TEST_F(Damage, ADamagedLeafIsNamedWithItsBytes) {
+TEST_F(Damage, NamesADamagedLeafWithItsBytes) {
   const auto disk = two_checkpoints();
   std::string& bytes = disk->bytes(newest + "rank1.1.safetensors");
   bytes[4096 + 65536 + 17] ^= 1;
@@ -82,7 +82,7 @@ TEST_F(Damage, ADamagedLeafIsNamedWithItsBytes) {
                                 ": leaf 1 does not match its digest");
 }
 
-TEST_F(Damage, AFileCutShortOrGrownIsFound) {
+TEST_F(Damage, FindsATruncatedOrExtendedFile) {
   for (const std::string& path : two_checkpoints()->files()) {
     if (!path.starts_with(newest) || path.ends_with("1.json")) continue;
     const std::size_t size = two_checkpoints()->bytes(path).size();
@@ -93,7 +93,7 @@ TEST_F(Damage, AFileCutShortOrGrownIsFound) {
   }
 }
 
-TEST_F(Damage, AMissingFileIsNamed) {
+TEST_F(Damage, NamesAMissingFile) {
   EXPECT_THAT(after([](Disk& disk) { disk.erase(newest + "rank0.1.safetensors"); }),
               HasSubstr(newest + "rank0.1.safetensors is missing"));
   EXPECT_THAT(after([](Disk& disk) { disk.erase(newest + "rank1.1.leaves"); }),
@@ -102,7 +102,7 @@ TEST_F(Damage, AMissingFileIsNamed) {
               HasSubstr("step-00000002 has no manifest.json: the checkpoint was never completed"));
 }
 
-TEST_F(Damage, FilesThatChangedPlacesAreFound) {
+TEST_F(Damage, FindsSwappedFiles) {
   EXPECT_THAT(after([](Disk& disk) {
                 std::swap(disk.bytes(newest + "rank0.1.safetensors"), disk.bytes(newest + "rank1.1.safetensors"));
               }),
@@ -201,7 +201,7 @@ TEST_F(Damage, UnreadableCheckpointIsWithheldAndNotDamaged) {
   }
 }
 
-TEST_F(Damage, MissingOrWrongFilesAreTheCheckpointsOwnFault) {
+TEST_F(Damage, MissingOrWrongFilesCountAsDamage) {
   for (const int error : {ENOENT, ENOTDIR, EISDIR}) {
     const auto disk = failing(two_checkpoints(), "manifest.json", error);
     EXPECT_THAT(sentence(disk), HasSubstr(text_of(error)));
@@ -216,7 +216,7 @@ TEST_F(Damage, MissingOrWrongFilesAreTheCheckpointsOwnFault) {
 }
 
 // Nothing is said about the checkpoints of a storage that does not answer.
-TEST_F(Damage, AHungStorageIsAFailureAndNotADamagedCheckpoint) {
+TEST_F(Damage, HungStorageDoesNotCountAsDamage) {
   for (const char* operation : {"list", "stat", "open", "read"}) {
     const auto disk = two_checkpoints();
     disk->fault = [&](std::size_t, const std::string& at, const std::string&) {
@@ -238,7 +238,7 @@ TEST_F(Damage, UnknownJobHasNoCheckpoints) {
   EXPECT_FALSE(find_complete_checkpoint(files, "other").stored);
 }
 
-TEST_F(Damage, ForeignThingsBesideTheCheckpointsAreLeftAlone) {
+TEST_F(Damage, LeavesForeignFilesBesideCheckpoints) {
   const auto disk = two_checkpoints();
   disk->put("job/notes.txt", "x");
   disk->put("job/step-1", "x");
@@ -263,7 +263,7 @@ TEST(CheckpointCatalog, ListsNewestFirstByIncarnationThenIteration) {
   EXPECT_THAT(iterations(files), ElementsAre(20, 10, 30, 7));
 }
 
-TEST(CheckpointCatalog, KeepsTheLastAndEveryKth) {
+TEST(CheckpointCatalog, KeepsTheLastAndEveryKthCheckpoint) {
   MemoryFileSystem files(std::make_shared<Disk>());
   for (std::int64_t k = 1; k <= 12; ++k) write_checkpoint(files, {1, k}, 3);
   EXPECT_THAT(prune_checkpoints(files, "job", {.keep_last = 2, .keep_every = 5}).removed,
@@ -272,7 +272,7 @@ TEST(CheckpointCatalog, KeepsTheLastAndEveryKth) {
   EXPECT_THAT(prune_checkpoints(files, "job", {.keep_last = 0}).removed, ElementsAre(11, 10, 5));
 }
 
-TEST(CheckpointCatalog, NeitherDamagedNorUnfinishedCheckpointsCountAmongThoseKept) {
+TEST(CheckpointCatalog, RetentionDoesNotCountDamagedOrUnfinishedCheckpoints) {
   const auto disk = std::make_shared<Disk>();
   MemoryFileSystem files(disk);
   for (std::int64_t k = 1; k <= 4; ++k) write_checkpoint(files, {1, k}, 3);
@@ -284,7 +284,7 @@ TEST(CheckpointCatalog, NeitherDamagedNorUnfinishedCheckpointsCountAmongThoseKep
   EXPECT_EQ(find_complete_checkpoint(files, "job").stored->checkpoint, CheckpointId(1, 3));
 }
 
-TEST(CheckpointCatalog, WhatStorageKeepsFromUsIsNeitherRemovedNorCounted) {
+TEST(CheckpointCatalog, NeitherRemovesNorCountsWithheldCheckpoints) {
   const auto disk = std::make_shared<Disk>();
   MemoryFileSystem files(disk);
   for (std::int64_t k = 1; k <= 5; ++k) write_checkpoint(files, {1, k}, 3);
@@ -301,7 +301,7 @@ TEST(CheckpointCatalog, WhatStorageKeepsFromUsIsNeitherRemovedNorCounted) {
   EXPECT_TRUE(find_complete_checkpoint(files, "job").problems.empty());
 }
 
-TEST(CheckpointCatalog, CheckpointsFoundDamagedWhereTheyWereReadDoNotTakeThePlaceOfGoodOnes) {
+TEST(CheckpointCatalog, RetentionKeepsGoodCheckpointsInsteadOfKnownDamagedOnes) {
   const auto disk = std::make_shared<Disk>();
   MemoryFileSystem files(disk);
   for (std::int64_t k = 1; k <= 6; ++k) write_checkpoint(files, {1, k}, 3);
@@ -313,7 +313,7 @@ TEST(CheckpointCatalog, CheckpointsFoundDamagedWhereTheyWereReadDoNotTakeThePlac
   EXPECT_THAT(prune_checkpoints(files, "job", {.keep_last = 2}).removed, ElementsAre(3));
 }
 
-TEST(CheckpointCatalog, WhatAnIncarnationLeftUnfinishedGoesWhenALaterOneHasACheckpoint) {
+TEST(CheckpointCatalog, RemovesUnfinishedFilesOnceALaterIncarnationHasACheckpoint) {
   const auto disk = std::make_shared<Disk>();
   MemoryFileSystem files(disk);
   writer_on(files).write(sample("rank0", {1, 50}).piece);
@@ -323,7 +323,7 @@ TEST(CheckpointCatalog, WhatAnIncarnationLeftUnfinishedGoesWhenALaterOneHasAChec
   EXPECT_THAT(iterations(files), ElementsAre(10));
 }
 
-TEST(CheckpointCatalog, ACheckpointOfALaterFormatIsNeverRemoved) {
+TEST(CheckpointCatalog, NeverRemovesACheckpointOfALaterFormat) {
   const auto disk = std::make_shared<Disk>();
   MemoryFileSystem files(disk);
   for (std::int64_t k = 1; k <= 3; ++k) write_checkpoint(files, {1, k}, 3);
@@ -332,7 +332,7 @@ TEST(CheckpointCatalog, ACheckpointOfALaterFormatIsNeverRemoved) {
   EXPECT_THAT(prune_checkpoints(files, "job", {.keep_last = 1}).removed, ElementsAre(2));
 }
 
-TEST(CheckpointCatalog, InACheckpointThatIsKeptOnlyWhatItNeedsStays) {
+TEST(CheckpointCatalog, RemovesUnneededFilesFromAKeptCheckpoint) {
   const auto disk = std::make_shared<Disk>();
   MemoryFileSystem files(disk);
   write_checkpoint(files, {1, 5}, 3);
@@ -358,7 +358,7 @@ std::vector<std::string> left_overs(const Disk& disk) {
 
 // Whichever operation a write hangs in: the files on their way that it cannot clean up are gone once a newer checkpoint
 // is there, whether its own checkpoint came to be after all or not.
-TEST(CheckpointCatalog, WhatAHungWriteLeavesIsGoneWithANewerCheckpoint) {
+TEST(CheckpointCatalog, RemovesFilesOfAHungWriteOnceANewerCheckpointExists) {
   std::size_t left = 0;
   for (std::size_t failing = 0, struck = 1; struck != 0; ++failing) {
     const auto disk = std::make_shared<Disk>();
@@ -385,7 +385,7 @@ TEST(CheckpointCatalog, WhatAHungWriteLeavesIsGoneWithANewerCheckpoint) {
 }
 
 // The same where the storage comes back at once, and the checkpoint is given up: the next write discards it.
-TEST(CheckpointCatalog, WhatAFailedWriteLeavesGoesWithItsDiscardOrANewerCheckpoint) {
+TEST(CheckpointCatalog, RemovesFilesOfAFailedWriteOnDiscardOrNewerCheckpoint) {
   for (std::size_t failing = 0, struck = 1; struck != 0; ++failing) {
     const auto disk = std::make_shared<Disk>();
     MemoryFileSystem files(disk, {.queue_depth = 4, .block_bytes = 65536});
@@ -407,7 +407,7 @@ TEST(CheckpointCatalog, WhatAFailedWriteLeavesGoesWithItsDiscardOrANewerCheckpoi
   }
 }
 
-TEST(CheckpointCatalog, WhatALaterIncarnationLeftInACheckpointThatIsKeptGoesWithANewerCheckpoint) {
+TEST(CheckpointCatalog, RemovesLaterIncarnationsFilesFromAKeptCheckpoint) {
   const auto disk = std::make_shared<Disk>();
   MemoryFileSystem files(disk);
   write_checkpoint(files, {1, 5}, 3);
@@ -426,7 +426,7 @@ TEST(CheckpointCatalog, WhatALaterIncarnationLeftInACheckpointThatIsKeptGoesWith
 }
 
 // Somebody has made the directory of the next step, and is about to write to it.
-TEST(CheckpointCatalog, ADirectoryThatWasJustMadeStays) {
+TEST(CheckpointCatalog, KeepsANewEmptyDirectory) {
   const auto disk = std::make_shared<Disk>();
   MemoryFileSystem files(disk);
   write_checkpoint(files, {2, 6}, 3);
@@ -436,7 +436,7 @@ TEST(CheckpointCatalog, ADirectoryThatWasJustMadeStays) {
   EXPECT_TRUE(disk->exists("job/step-00000007"));
 }
 
-TEST(CheckpointCatalog, WhatCannotBeRemovedIsTold) {
+TEST(CheckpointCatalog, ReportsFilesThatCannotBeRemoved) {
   const auto disk = std::make_shared<Disk>();
   MemoryFileSystem files(disk);
   for (std::int64_t k = 1; k <= 3; ++k) write_checkpoint(files, {1, k}, 3);

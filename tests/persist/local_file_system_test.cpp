@@ -43,7 +43,7 @@ class LocalFiles : public testing::TestWithParam<Way> {
   const std::string root_ = directory_.path();
 };
 
-TEST_P(LocalFiles, CheckpointsOfAllSizesAreReadAsTheyWereWritten) {
+TEST_P(LocalFiles, ReadsBackCheckpointsOfAllSizes) {
   const auto files = open();
   for (const std::int64_t elements : {0, 1, 100, 4096, 60001, 300'000}) {
     const CheckpointRecord stored = write_checkpoint(*files, {1, elements}, elements);
@@ -54,7 +54,7 @@ TEST_P(LocalFiles, CheckpointsOfAllSizesAreReadAsTheyWereWritten) {
   for (const auto& entry : fs::recursive_directory_iterator(root_)) EXPECT_NE(entry.path().extension(), ".part");
 }
 
-TEST_P(LocalFiles, MemoryThatLiesAskewIsWrittenAllTheSame) {
+TEST_P(LocalFiles, WritesUnalignedMemory) {
   const auto files = open();
   const auto data = kernels::random_bytes(5, 1'000'003);
   const auto askew = make_aligned_buffer(data.size() + 3);
@@ -64,7 +64,7 @@ TEST_P(LocalFiles, MemoryThatLiesAskewIsWrittenAllTheSame) {
   EXPECT_EQ(read_all(*files, writer.commit({1, 1}, 2, {"blob"}), "blob"), data);
 }
 
-TEST_P(LocalFiles, AnyRangeOfAShardIsReadAlone) {
+TEST_P(LocalFiles, ReadsAnyRangeOfAShard) {
   const auto files = open();
   const CheckpointRecord stored = write_checkpoint(*files, {1, 1}, 20'000);
   const auto whole = sample("rank0", {1, 1}, 20'000).bytes;
@@ -115,7 +115,7 @@ TEST_P(LocalFiles, FailuresNameTheOperationThePathAndTheReason) {
   EXPECT_GT(files->free_bytes(), 0u);
 }
 
-TEST_P(LocalFiles, SeveralFillOneFileAndANameThatIsTakenStaysWithIt) {
+TEST_P(LocalFiles, SeveralWritersFillOneFileAndTakenNamesStay) {
   const auto files = open(), others = open();
   expect_several_fill_one_file(*files, *others);
   files->link("job/step-00000007/manifest.json", "job/x");
@@ -147,7 +147,7 @@ TEST_P(LocalFiles, MissingLocationIsNotCreatedAndNotEmpty) {
   EXPECT_TRUE(holds_what_was_written(files, write_checkpoint(files, {1, 1}, 3), 3));
 }
 
-TEST_P(LocalFiles, ListingTellsFilesFromDirectories) {
+TEST_P(LocalFiles, ListingDistinguishesFilesFromDirectories) {
   const auto files = open();
   files->make_directory("job");
   files->make_directory("job/a");
@@ -158,7 +158,7 @@ TEST_P(LocalFiles, ListingTellsFilesFromDirectories) {
 }
 
 // Opening a fifo to read waits for somebody who writes: a storage that hangs.
-TEST_P(LocalFiles, AHungOperationEndsAtItsDeadlineAndTheNextOneIsServed) {
+TEST_P(LocalFiles, HungOperationEndsAtItsDeadlineAndTheNextIsServed) {
   const auto files = open({.timeout_ms = 200, .queue_depth = 4, .block_bytes = 65536});
   ASSERT_EQ(::mkfifo((root_ + "/hung").c_str(), 0600), 0);
   try {
@@ -173,7 +173,7 @@ TEST_P(LocalFiles, AHungOperationEndsAtItsDeadlineAndTheNextOneIsServed) {
   ::close(::open((root_ + "/hung").c_str(), O_RDWR));  // lets it end
 }
 
-TEST_P(LocalFiles, ManyFilesThatAreClosedAtOnceHoldUpNobodyForGood) {
+TEST_P(LocalFiles, ClosingManyFilesAtOnceBlocksNothingForever) {
   const auto files = open({.timeout_ms = 60'000, .queue_depth = 1, .block_bytes = 65536});
   std::vector<std::unique_ptr<File>> opened;
   for (int i = 0; i < 200; ++i) opened.push_back(files->create(std::to_string(i), 0));
@@ -181,7 +181,7 @@ TEST_P(LocalFiles, ManyFilesThatAreClosedAtOnceHoldUpNobodyForGood) {
   EXPECT_EQ(files->list("").size(), 200u);
 }
 
-TEST_P(LocalFiles, AfterAHangThatLastedLongItServesAgain) {
+TEST_P(LocalFiles, ServesAgainAfterALongHang) {
   const auto files = open({.timeout_ms = 5, .queue_depth = 4, .block_bytes = 65536});
   ASSERT_EQ(::mkfifo((root_ + "/hung").c_str(), 0600), 0);
   for (int i = 0; i < 30; ++i) EXPECT_THROW(files->open("hung"), StorageError);
@@ -202,7 +202,7 @@ TEST_P(LocalFiles, AfterAHangThatLastedLongItServesAgain) {
   EXPECT_TRUE(served);
 }
 
-TEST_P(LocalFiles, MemoryThatNobodyWaitedForIsGivenBackWhenItsTransferHasEnded) {
+TEST_P(LocalFiles, ReleasesMemoryOfAnUnawaitedTransferWhenItEnds) {
   const auto files = open();
   auto memory = make_aligned_buffer(65536);
   const std::weak_ptr<std::byte> lent = memory;
@@ -216,7 +216,7 @@ TEST_P(LocalFiles, MemoryThatNobodyWaitedForIsGivenBackWhenItsTransferHasEnded) 
   EXPECT_TRUE(lent.expired());
 }
 
-TEST_P(LocalFiles, AStopEndsAWaitBeforeItsDeadline) {
+TEST_P(LocalFiles, StopEndsAWaitBeforeItsDeadline) {
   std::stop_source stop;
   const auto files = open({.timeout_ms = 60'000, .queue_depth = 4, .block_bytes = 65536, .stop = stop.get_token()});
   ASSERT_EQ(::mkfifo((root_ + "/hung").c_str(), 0600), 0);
@@ -233,7 +233,7 @@ TEST_P(LocalFiles, AStopEndsAWaitBeforeItsDeadline) {
 }
 
 // The tail of a file may pass through the page cache while its body does not; both are there for whoever opens it.
-TEST_P(LocalFiles, OtherProgramsSeeTheFileWhole) {
+TEST_P(LocalFiles, OtherProgramsSeeTheCompleteFile) {
   const auto files = open();
   const Sample rank0 = sample("rank0", {1, 1}, 123'457);
   const ShardRecord record = writer_on(*files).write(rank0.piece);
@@ -244,7 +244,7 @@ TEST_P(LocalFiles, OtherProgramsSeeTheFileWhole) {
             0);
 }
 
-TEST_P(LocalFiles, ManyReadersReadAtOnce) {
+TEST_P(LocalFiles, SupportsManyConcurrentReaders) {
   const CheckpointRecord stored = write_checkpoint(*open(), {1, 1}, 50'000);
   std::vector<std::thread> readers;
   std::atomic<int> right{0};
@@ -268,7 +268,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, LocalFiles,
                                          Way{Engine::automatic, true, "/dev/shm"}),
                          name_of);
 
-TEST(Locations, OnlyAbsolutePathsAndServersAreTaken) {
+TEST(Locations, AcceptOnlyAbsolutePathsAndServers) {
   for (const std::string location : {"", "relative", "http://server/path", "./x"})
     EXPECT_THROW(open_file_system(location, {}), Failure) << location;
   EXPECT_EQ(open_file_system("/mnt/ckpt//", {})->label("job"), "/mnt/ckpt/job");

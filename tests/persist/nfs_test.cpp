@@ -87,7 +87,7 @@ void write_interrupted(FileSystem& files, CheckpointId checkpoint, RateLimiterCl
   writer.commit(checkpoint, 2, two_shards);
 }
 
-TEST(Nfs, CheckpointsOfAllSizesAreReadAsTheyWereWritten) {
+TEST(Nfs, ReadsBackCheckpointsOfAllSizes) {
   const NfsServer server;
   for (const std::size_t block_bytes : {std::size_t{1} << 16, std::size_t{1} << 20, std::size_t{4} << 20}) {
     FileSystemOptions with = options();
@@ -104,7 +104,7 @@ TEST(Nfs, CheckpointsOfAllSizesAreReadAsTheyWereWritten) {
   EXPECT_TRUE(find_complete_checkpoint(*local, "job").problems.empty());
 }
 
-TEST(Nfs, RangesAreReadAloneAndCheckpointsPruned) {
+TEST(Nfs, ReadsRangesAndPrunesCheckpoints) {
   const NfsServer server;
   const auto files = open_file_system(server.location(), options());
   const auto whole = sample("rank0", {1, 3}, large).bytes;
@@ -118,7 +118,7 @@ TEST(Nfs, RangesAreReadAloneAndCheckpointsPruned) {
   EXPECT_GT(files->free_bytes(), 0u);
 }
 
-TEST(Nfs, SeveralFillOneFileAndANameThatIsTakenStaysWithIt) {
+TEST(Nfs, SeveralWritersFillOneFileAndTakenNamesStay) {
   const NfsServer server;
   const auto files = open_file_system(server.location(), options());
   const auto others = open_file_system(server.location(), options());
@@ -151,7 +151,7 @@ TEST(Nfs, FailuresNameTheOperationThePathAndTheReason) {
 
 // Killed before each of several blocks of the write: it fails with a sentence, and once the server is back, the same
 // file system finds the old checkpoint and writes the new one.
-TEST(Nfs, AServerKilledInTheMiddleOfAWriteLeavesTheOldCheckpointAndTheNextWriteSucceeds) {
+TEST(Nfs, ServerKilledDuringAWriteKeepsTheOldCheckpoint) {
   NfsServer server;
   const auto files = open_file_system(server.location(), options());
   write_checkpoint(*files, {1, 1}, large);
@@ -179,7 +179,7 @@ TEST(Nfs, AServerKilledInTheMiddleOfAWriteLeavesTheOldCheckpointAndTheNextWriteS
     EXPECT_TRUE(holds_what_was_written(*files, write_checkpoint(*files, {1, 2 + cut}, large), large));
 }
 
-TEST(Nfs, LeavesAHangingServerAtTheDeadlineAndUsesItAgainLater) {
+TEST(Nfs, AbandonsAHungServerAtTheDeadlineAndUsesItAgainLater) {
   NfsServer server;
   const auto files = open_file_system(server.location(), options(300));
   write_checkpoint(*files, {1, 1}, 100);
@@ -198,7 +198,7 @@ TEST(Nfs, LeavesAHangingServerAtTheDeadlineAndUsesItAgainLater) {
   EXPECT_TRUE(holds_what_was_written(*patient, stored, large));
 }
 
-TEST(Nfs, AServerThatHangsWhileItIsReadIsLeftAtTheDeadline) {
+TEST(Nfs, AbandonsAServerThatHangsDuringAReadAtTheDeadline) {
   NfsServer server;
   const auto files = open_file_system(server.location(), options(300));
   const CheckpointRecord stored = write_checkpoint(*files, {1, 1}, large);
@@ -216,7 +216,7 @@ TEST(Nfs, AServerThatHangsWhileItIsReadIsLeftAtTheDeadline) {
   EXPECT_TRUE(holds_what_was_written(*again, stored, large));
 }
 
-TEST(Nfs, AFullServerIsToldAndTheOldCheckpointStays) {
+TEST(Nfs, ReportsAFullServerAndKeepsTheOldCheckpoint) {
   const NfsServer server("6m");
   const auto files = open_file_system(server.location(), options());
   write_checkpoint(*files, {1, 1}, large);
@@ -230,7 +230,7 @@ TEST(Nfs, AFullServerIsToldAndTheOldCheckpointStays) {
   EXPECT_EQ(write_checkpoint(*files, {1, 2}, 100).checkpoint, CheckpointId(1, 2));
 }
 
-TEST(Nfs, AStopEndsAWaitForAServerThatHangs) {
+TEST(Nfs, StopEndsAWaitForAHungServer) {
   NfsServer server;
   std::stop_source stop;
   FileSystemOptions with = options();
@@ -243,7 +243,7 @@ TEST(Nfs, AStopEndsAWaitForAServerThatHangs) {
   stopper.join();
 }
 
-TEST(Nfs, TheQueueSurvivesAServerThatHangsAndDies) {
+TEST(Nfs, WriteQueueSurvivesAServerThatHangsAndDies) {
   NfsServer server;
   WriteQueueOptions with;
   with.job = "job";
@@ -273,7 +273,7 @@ TEST(Nfs, TheQueueSurvivesAServerThatHangsAndDies) {
   EXPECT_EQ(write(4).status, CKPT_OK) << outcomes.back().sentence;
 }
 
-TEST(Nfs, WhereNoServerIsTheSentenceSaysSo) {
+TEST(Nfs, ReportsAServerThatDoesNotAnswer) {
   const auto files = open_file_system("nfs://127.0.0.1/ckpt?nfsport=1&mountport=1", options());
   EXPECT_THAT(refusal(CKPT_ERR_SYSTEM, [&] { files->list(""); }),
               HasSubstr("cannot connect to nfs://127.0.0.1/ckpt?nfsport=1&mountport=1: the server does not answer"));

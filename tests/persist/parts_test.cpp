@@ -33,14 +33,14 @@ class Parts : public testing::Test {
   MemoryFileSystem files_{disk_, small_blocks};
 };
 
-TEST_F(Parts, MakeUpTheFileThatTheWholeShardWouldBe) {
+TEST_F(Parts, MakeUpTheSameFileAsTheWholeShard) {
   const CutCheckpoint captured({1, 7}, 3);
   captured.write_and_commit(files_);
   const Header header = encode_header(*captured.model.piece.manifest, "job");
   EXPECT_EQ(disk_->bytes(model_file), header.bytes + as_text(captured.model.bytes));
 }
 
-TEST_F(Parts, ComeBackAsTheyWereCapturedHoweverTheShardWasCut) {
+TEST_F(Parts, AreReadBackForAnyNumberOfParts) {
   std::int64_t iteration = 0;
   for (const std::uint32_t of : {1u, 2u, 3u, 4u, 7u, 12u})
     for (const std::int64_t elements : {0, 1, 2979, 9000, 40'000}) {  // fewer leaves than parts, too
@@ -77,7 +77,7 @@ TEST_F(Parts, AreOfferedAsPiecesAndReadByRange) {
   EXPECT_THAT(names, ElementsAre("model.0of3", "model.1of3", "model.2of3", "rank0"));
 }
 
-TEST_F(Parts, HaveNoFileOfTheShardsNameBeforeTheCommitAndNoOtherAfterIt) {
+TEST_F(Parts, BecomeTheShardsOnlyFileAtTheCommit) {
   const CutCheckpoint captured({1, 7}, 2);
   captured.write(files_);
   EXPECT_FALSE(disk_->exists(model_file));
@@ -90,7 +90,7 @@ TEST_F(Parts, HaveNoFileOfTheShardsNameBeforeTheCommitAndNoOtherAfterIt) {
                   checkpoint_directory + "rank0.1.json", checkpoint_directory + "manifest.json"));
 }
 
-TEST_F(Parts, AreAllNeeded) {
+TEST_F(Parts, AreAllNeededForACommit) {
   const CutCheckpoint captured({1, 7}, 3);
   captured.write(files_, "model.0of3");
   captured.write(files_, "model.2of3");
@@ -104,7 +104,7 @@ TEST_F(Parts, AreAllNeeded) {
   EXPECT_TRUE(holds(files_, found(), captured));
 }
 
-TEST_F(Parts, OfDifferentCutsOrShardsDoNotMakeUpAFile) {
+TEST_F(Parts, FromDifferentDivisionsOrShardsMakeUpNoFile) {
   const CutCheckpoint thirds({1, 7}, 3), halves({1, 7}, 2), others({1, 7}, 2, 9100);
   thirds.write(files_, "model.0of3");
   halves.write(files_, "model.0of2");
@@ -118,7 +118,7 @@ TEST_F(Parts, OfDifferentCutsOrShardsDoNotMakeUpAFile) {
                 HasSubstr("belong to different files"));
 }
 
-TEST_F(Parts, ThatDoNotFillTheFileDoNotMakeItWhole) {
+TEST_F(Parts, MustFillTheFileForACommit) {
   const CutCheckpoint captured({1, 7}, 2);
   captured.write(files_);
   disk_->bytes(model_file + ".parts").pop_back();
@@ -128,7 +128,7 @@ TEST_F(Parts, ThatDoNotFillTheFileDoNotMakeItWhole) {
   EXPECT_THAT(refusal(CKPT_ERR_LOST, [&] { captured.commit(files_); }), HasSubstr("model.1.safetensors.parts"));
 }
 
-TEST_F(Parts, ThatDoNotFitTheirNameAreNotWritten) {
+TEST_F(Parts, AreNotWrittenIfTheyDoNotFitTheirName) {
   const CutCheckpoint captured({1, 7}, 2);
   Piece wrong = captured.piece("model.1of2");
   auto manifest = std::make_shared<arena::Manifest>(*wrong.manifest);
@@ -141,7 +141,7 @@ TEST_F(Parts, ThatDoNotFitTheirNameAreNotWritten) {
   EXPECT_THAT(refusal(CKPT_ERR_CORRUPT, [&] { writer_on(files_).write(wrong); }), HasSubstr("does not fit"));
 }
 
-TEST_F(Parts, WrittenAgainAndCommittedAgainStayAsTheyAre) {
+TEST_F(Parts, StayUnchangedIfWrittenAndCommittedAgain) {
   const CutCheckpoint captured({1, 7}, 3);
   captured.write(files_);
   captured.write(files_);
@@ -154,7 +154,7 @@ TEST_F(Parts, WrittenAgainAndCommittedAgainStayAsTheyAre) {
 }
 
 // Bytes of a checkpoint do not change once a record tells of them, whatever is captured under its name again.
-TEST_F(Parts, OfTheSameCheckpointWithOtherBytesAreRefused) {
+TEST_F(Parts, AreRefusedIfTheirCheckpointIsStoredWithOtherBytes) {
   const CutCheckpoint captured({1, 7}, 3);
   captured.write_and_commit(files_);
   CutCheckpoint other({1, 7}, 3);
@@ -172,7 +172,7 @@ TEST_F(Parts, OfTheSameCheckpointWithOtherBytesAreRefused) {
   EXPECT_TRUE(holds(files_, found(), captured));
 }
 
-TEST_F(Parts, OfAnEarlierIncarnationDoNotTakeThePlaceOfALaterOnes) {
+TEST_F(Parts, FromAnEarlierIncarnationDoNotReplaceALaterOnes) {
   const CutCheckpoint late({1, 7}, 2), captured({2, 7}, 3);
   late.write(files_);
   captured.write_and_commit(files_);
@@ -234,7 +234,7 @@ class Meddled : public MemoryFileSystem {
 // Two nodes commit the same checkpoint, and a third, which was slow, writes once more a part that another wrote in its
 // place: whatever comes before what, the checkpoint is whole. The late part goes to a file of its own that is never
 // taken for whole.
-TEST(PartsAtOnce, CommittedByTwoAndWrittenByOneMoreMakeUpAWholeCheckpoint) {
+TEST(PartsAtOnce, StayWholeUnderTwoCommitsAndALateWrite) {
   const CutCheckpoint captured({1, 7}, 3);
   for (int before = 0, meddled = 1; meddled != 0; ++before) {
     const auto disk = std::make_shared<Disk>();
@@ -279,7 +279,7 @@ TEST(PartsAtOnce, WrittenByTwoAreWrittenOnce) {
 // As for whole shards: every operation fails once, in every way, and a repetition succeeds.
 class PartsFailing : public testing::TestWithParam<int> {};  // with this error
 
-TEST_P(PartsFailing, KeepsTheEarlierCheckpointWhicheverOperationFailsAndThenSucceeds) {
+TEST_P(PartsFailing, KeepsTheEarlierCheckpointIfAnyOperationFails) {
   const CutCheckpoint before({1, 6}, 3), captured({1, 7}, 3);
   bool struck = true;
   for (std::size_t failing = 0; struck; ++failing) {
@@ -312,7 +312,7 @@ TEST_P(PartsFailing, KeepsTheEarlierCheckpointWhicheverOperationFailsAndThenSucc
 INSTANTIATE_TEST_SUITE_P(Errors, PartsFailing, testing::Values(EIO, ENOSPC, EACCES, ETIMEDOUT), error_name);
 
 // What a manifest may not say of parts; its digest fits.
-TEST_F(Parts, OfAManifestThatDoNotMakeUpAFileAreRefused) {
+TEST_F(Parts, AreRefusedIfTheirManifestIsInconsistent) {
   const CutCheckpoint captured({1, 7}, 3);
   const CheckpointRecord whole = captured.write_and_commit(files_);
   const auto problem = [&](const std::function<void(CheckpointRecord&)>& change) {
@@ -348,7 +348,7 @@ TEST_F(Parts, OfAManifestThatDoNotMakeUpAFileAreRefused) {
               HasSubstr("a place in its file that does not fit"));
 }
 
-TEST_F(Parts, ThatAreDamagedAreNamedWithTheirBytesInTheFile) {
+TEST_F(Parts, AreNamedWithTheirBytesInTheFileIfDamaged) {
   const CutCheckpoint captured({1, 7}, 3);
   const CheckpointRecord stored = captured.write_and_commit(files_);
   const std::uint64_t begin = stored.find("model.1of3")->offset_bytes;

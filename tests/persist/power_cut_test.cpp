@@ -42,7 +42,7 @@ void cut_everywhere(Work work, Check check) {
   }
 }
 
-TEST(PowerCut, LeavesTheOldCheckpointOrTheNewOneWhole) {
+TEST(PowerCut, LeavesTheOldOrTheNewCheckpointComplete) {
   std::size_t old_found = 0, new_found = 0;
   cut_everywhere(
       [](FileSystem& files) {
@@ -106,7 +106,7 @@ void expect_whole_files(Disk& disk, const CutCheckpoint& captured) {
 
 // Nodes write the parts of a shard in any order, one of them completes the checkpoint. After the cut they do it all
 // again.
-TEST(PowerCut, LeavesThePartsOfAShardWholeOrToBeWrittenAgain) {
+TEST(PowerCut, LeavesPartsCompleteOrToBeWrittenAgain) {
   const CutCheckpoint captured({1, 2}, 3);
   std::size_t old_found = 0, new_found = 0;
   const auto work = [&](FileSystem& files) {
@@ -134,7 +134,7 @@ TEST(PowerCut, LeavesThePartsOfAShardWholeOrToBeWrittenAgain) {
 
 // The power goes while a checkpoint of parts is removed, and its writers come back and write it again: what is left of
 // the removal does not pass for parts that were written.
-TEST(PowerCut, WhileACheckpointIsRemovedLeavesNoRecordOfPartsThatAreGone) {
+TEST(PowerCut, DuringARemovalLeavesNoRecordOfMissingParts) {
   const CutCheckpoint captured({1, 2}, 3);
   const auto work = [&](FileSystem& files) {
     captured.write(files);
@@ -157,7 +157,7 @@ TEST(PowerCut, WhileACheckpointIsRemovedLeavesNoRecordOfPartsThatAreGone) {
 }
 
 // The same where one node discards what it wrote of a checkpoint that failed.
-TEST(PowerCut, WhilePartsAreDiscardedLeavesNoCheckpointOfThem) {
+TEST(PowerCut, DuringADiscardLeavesNoCheckpointOfItsParts) {
   const CutCheckpoint captured({1, 2}, 3);
   const auto work = [&](FileSystem& files) {
     captured.write(files);
@@ -193,7 +193,7 @@ TEST(PowerCut, LeavesAShardsRecordOnlyWithItsFiles) {
   });
 }
 
-TEST(PowerCut, NeverTurnsACheckpointThatIsBeingRemovedIntoAHalfOne) {
+TEST(PowerCut, NeverLeavesAHalfRemovedCheckpoint) {
   const auto work = [](FileSystem& files) {
     write_checkpoint(files, {1, 2});
     write_checkpoint(files, {1, 3});
@@ -218,7 +218,7 @@ TEST(PowerCut, NeverTurnsACheckpointThatIsBeingRemovedIntoAHalfOne) {
 }
 
 // What is left of a removal that the power cut short is gone after the next.
-TEST(PowerCut, DuringARemovalIsMadeGoodByTheNextOne) {
+TEST(PowerCut, DuringARemovalIsRepairedByTheNextOne) {
   const auto work = [](FileSystem& files) {
     write_checkpoint(files, {1, 2});
     prune_checkpoints(files, "job", {.keep_last = 1});

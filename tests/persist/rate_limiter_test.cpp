@@ -25,7 +25,7 @@ class VirtualClock : public RateLimiterClock {
   Clock::time_point now_{};
 };
 
-TEST(RateLimiter, NeverLetsMoreThanTheRateAndOneBlockGo) {
+TEST(RateLimiter, NeverExceedsTheRateByMoreThanABlock) {
   constexpr std::uint64_t rate = 1'000'000;
   VirtualClock clock;
   RateLimiter rate_limiter(rate, clock);
@@ -47,21 +47,21 @@ TEST(RateLimiter, NeverLetsMoreThanTheRateAndOneBlockGo) {
   }
 }
 
-TEST(RateLimiter, UsesTheWholeRateWhileThereIsSomethingToSend) {
+TEST(RateLimiter, UsesTheFullRateWhileBusy) {
   VirtualClock clock;
   RateLimiter rate_limiter(1'000'000, clock);
   for (int i = 0; i < 101; ++i) rate_limiter.take(10'000, {});
   EXPECT_NEAR(std::chrono::duration<double>(clock.passed()).count(), 1.0, 1e-6);
 }
 
-TEST(RateLimiter, WithoutALimitNobodySleeps) {
+TEST(RateLimiter, NeverSleepsWithoutALimit) {
   VirtualClock clock;
   RateLimiter rate_limiter(0, clock);
   rate_limiter.take(UINT64_MAX, {});
   EXPECT_EQ(clock.passed(), 0s);
 }
 
-TEST(RateLimiter, AWriterKeepsToIt) {
+TEST(RateLimiter, WriterObeysTheLimit) {
   VirtualClock clock;
   RateLimiter rate_limiter(1'000'000, clock);
   MemoryFileSystem files(std::make_shared<Disk>(), {.block_bytes = 65536});
@@ -71,7 +71,7 @@ TEST(RateLimiter, AWriterKeepsToIt) {
   EXPECT_NEAR(std::chrono::duration<double>(clock.passed()).count(), seconds, 0.1);
 }
 
-TEST(RateLimiter, AStopEndsASleep) {
+TEST(RateLimiter, StopEndsASleep) {
   RateLimiterClock clock;
   std::stop_source stop;
   stop.request_stop();

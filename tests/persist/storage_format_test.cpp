@@ -13,7 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(Format, TheExampleInTheDocumentationIsWhatIsWritten) {
+TEST(Format, MatchesTheDocumentedExample) {
   const CheckpointId checkpoint(1, 123);
   const auto shard = [&](const std::string& name, const arena::LayoutEntry& only) {
     Sample made;
@@ -29,12 +29,12 @@ TEST(Format, TheExampleInTheDocumentationIsWhatIsWritten) {
   CheckpointWriter writer = writer_on(files);
   for (const Piece& piece : {part_of(model, 0, 2), part_of(model, 1, 2), rng.piece}) writer.write(piece);
   writer.commit(checkpoint, 2, {"model.0of2", "model.1of2", "rank0.private"});
-  std::ifstream document(CKPT_SOURCE_DIR "/docs/format.md");
+  std::ifstream document(CKPT_SOURCE_DIR "/docs/formats.md");
   const std::string format{std::istreambuf_iterator<char>(document), {}};
   EXPECT_THAT(format, HasSubstr("```json\n" + disk->bytes("job/step-00000123/manifest.json") + "```"));
 }
 
-TEST(Format, WhatIsEncodedIsDecoded) {
+TEST(Format, DecodesEncodedRecords) {
   CheckpointRecord stored{CheckpointRecord::Kind::checkpoint, "job", {3, 77}, 16, "node-b", {}};
   for (int i = 0; i < 3; ++i) {
     ShardRecord& shard = stored.shards.emplace_back();
@@ -54,7 +54,7 @@ TEST(Format, WhatIsEncodedIsDecoded) {
   EXPECT_EQ(stored.find("rank"), nullptr);
 }
 
-TEST(Format, ACheckpointsPiecesAreToldAsTheProtocolTellsThem) {
+TEST(Format, StoredPiecesMatchTheProtocolsPieces) {
   MemoryFileSystem files(std::make_shared<Disk>());
   const CutCheckpoint captured({3, 7}, 3);
   const auto pieces = captured.write_and_commit(files).pieces();
@@ -66,7 +66,7 @@ TEST(Format, ACheckpointsPiecesAreToldAsTheProtocolTellsThem) {
   }
 }
 
-TEST(Format, CheckpointNamesAreThoseOfIterationsAndNoOthers) {
+TEST(Format, ParsesOnlyFolderNamesOfIterations) {
   for (const std::int64_t k :
        {std::int64_t{0}, std::int64_t{123}, std::int64_t{99'999'999}, CheckpointId::iteration_max})
     EXPECT_EQ(parse_folder_name(folder_name(k)), k);
@@ -76,7 +76,7 @@ TEST(Format, CheckpointNamesAreThoseOfIterationsAndNoOthers) {
     EXPECT_FALSE(parse_folder_name(name)) << name;
 }
 
-TEST(Format, IncarnationsAreFoundInOurNamesAlone) {
+TEST(Format, FindsIncarnationsOnlyInOwnFileNames) {
   for (const std::string_view suffix : {data_suffix, leaves_suffix, record_suffix}) {
     for (const std::string shard : {"rank0", "rank0.private", "a.7", ".x", "manifest.json", "1"}) {
       const std::string name = file_name(shard, 42, suffix);
@@ -91,7 +91,7 @@ TEST(Format, IncarnationsAreFoundInOurNamesAlone) {
 }
 
 // Whatever somebody put there: a record or a header is refused with a Failure or taken, and what is taken makes sense.
-TEST(Format, AnyBytesAreRefusedOrTakenWithoutHarm) {
+TEST(Format, RefusesOrSafelyAcceptsAnyBytes) {
   const Sample rank0 = sample("rank0", {1, 1});
   const std::string header = encode_header(*rank0.piece.manifest, "job").bytes;
   ShardRecord shard = describe(*rank0.piece.manifest, encode_header(*rank0.piece.manifest, "job"), "node");

@@ -72,7 +72,7 @@ class Writing : public testing::Test {
   Outcomes outcomes_;
 };
 
-TEST_F(Writing, ACheckpointIsWrittenCommittedAndFoundAgain) {
+TEST_F(Writing, WritesCommitsAndFindsACheckpoint) {
   WriteQueue queue(factory(), options());
   queue.write({1, 7}, pieces({1, 7}), outcomes_.collect());
   const WriteOutcome written = outcomes_.wait_for(1)[0];
@@ -90,7 +90,7 @@ TEST_F(Writing, ACheckpointIsWrittenCommittedAndFoundAgain) {
   EXPECT_EQ(counters.bytes, written.bytes);
 }
 
-TEST_F(Writing, WhileStorageIsSlowTheNewestWaitsAndTheOthersAreSkipped) {
+TEST_F(Writing, KeepsOnlyTheNewestWaitingCheckpointWhileStorageIsSlow) {
   hold_first_write();
   WriteQueue queue(factory(), options());
   queue.write({1, 1}, pieces({1, 1}), outcomes_.collect());
@@ -106,7 +106,7 @@ TEST_F(Writing, WhileStorageIsSlowTheNewestWaitsAndTheOthersAreSkipped) {
   EXPECT_EQ(queue.counters().skipped, 3u);
 }
 
-TEST_F(Writing, APiecesMemoryIsHeldUntilItsOutcomeAndNoLonger) {
+TEST_F(Writing, HoldsAPiecesMemoryUntilItsOutcome) {
   hold_first_write();
   WriteQueue queue(factory(), options());
   Sample first = sample("rank0", {1, 1}), second = sample("rank0", {1, 2});
@@ -131,7 +131,7 @@ TEST_F(Writing, APiecesMemoryIsHeldUntilItsOutcomeAndNoLonger) {
   EXPECT_TRUE(let_go);
 }
 
-TEST_F(Writing, AHungStorageFailsTheCheckpointAndLaterOnesAreTriedAgain) {
+TEST_F(Writing, HungStorageFailsTheCheckpointAndLaterOnesAreTried) {
   std::atomic<bool> hangs{true};
   disk_->fault = [&](std::size_t, const std::string&, const std::string&) { return hangs ? ETIMEDOUT : 0; };
   WriteQueue queue(factory(), options());
@@ -146,7 +146,7 @@ TEST_F(Writing, AHungStorageFailsTheCheckpointAndLaterOnesAreTriedAgain) {
   EXPECT_EQ(queue.counters().failed, 1u);
 }
 
-TEST_F(Writing, ACommitDoesNotWaitForTheNextCheckpointsBytes) {
+TEST_F(Writing, CommitDoesNotWaitForTheNextCheckpointsBytes) {
   WriteQueue queue(factory(), options());
   queue.write({1, 1}, pieces({1, 1}), outcomes_.collect());
   outcomes_.wait_for(1);
@@ -168,7 +168,7 @@ TEST_F(Writing, ACommitDoesNotWaitForTheNextCheckpointsBytes) {
   EXPECT_EQ(cancelled.status, CKPT_DISCARDED);
 }
 
-TEST_F(Writing, AfterACancelTheQueueGoesOnWithAFreshFileSystem) {
+TEST_F(Writing, ContinuesWithAFreshFileSystemAfterACancel) {
   hold_first_write();
   WriteQueue queue(factory(), options());
   queue.write({1, 1}, pieces({1, 1}), outcomes_.collect());
@@ -183,7 +183,7 @@ TEST_F(Writing, AfterACancelTheQueueGoesOnWithAFreshFileSystem) {
   EXPECT_EQ(opened_, 2);
 }
 
-TEST_F(Writing, TheDestructorCallsOffWhatIsUnderWay) {
+TEST_F(Writing, DestructorCancelsOngoingWrites) {
   {
     WriteQueueOptions slow = options();
     slow.bytes_per_second = 1;
@@ -195,7 +195,7 @@ TEST_F(Writing, TheDestructorCallsOffWhatIsUnderWay) {
   EXPECT_FALSE(disk_->exists("job/step-00000001/rank0.1.safetensors"));
 }
 
-TEST_F(Writing, ACommitRemovesWhatRetentionDoesNotKeep) {
+TEST_F(Writing, CommitRemovesCheckpointsBeyondRetention) {
   WriteQueueOptions keep_one = options();
   keep_one.retention.keep_last = 1;
   WriteQueue queue(factory(), keep_one);
@@ -212,7 +212,7 @@ TEST_F(Writing, ACommitRemovesWhatRetentionDoesNotKeep) {
   EXPECT_EQ(stored_checkpoints.front().iteration, 3);
 }
 
-TEST_F(Writing, ACommitKeepsGoodCheckpointsInThePlaceOfDamagedOnes) {
+TEST_F(Writing, CommitKeepsGoodCheckpointsInsteadOfDamagedOnes) {
   MemoryFileSystem files(disk_);
   for (const std::int64_t k : {1, 2, 3}) write_checkpoint(files, {1, k}, 3);
   WriteQueueOptions keep_two = options();
@@ -227,7 +227,7 @@ TEST_F(Writing, ACommitKeepsGoodCheckpointsInThePlaceOfDamagedOnes) {
   EXPECT_THAT(left, testing::ElementsAre(4, 1));
 }
 
-TEST_F(Writing, ACommitOfACheckpointThatIsNotAllThereFails) {
+TEST_F(Writing, CommitOfAnIncompleteCheckpointFails) {
   WriteQueue queue(factory(), options());
   queue.commit({1, 1}, 2, two_shards, {}, outcomes_.collect());
   const WriteOutcome failed = outcomes_.wait_for(1)[0];
@@ -235,7 +235,7 @@ TEST_F(Writing, ACommitOfACheckpointThatIsNotAllThereFails) {
   EXPECT_THAT(failed.sentence, HasSubstr("rank0.1.json is missing"));
 }
 
-TEST_F(Writing, HungWriteHoldsABoundedAmountAndWritingContinuesAfterIt) {
+TEST_F(Writing, HungWriteHoldsABoundedAmountOfMemory) {
   disk_->fault = [](std::size_t, const std::string& operation, const std::string&) {
     return operation == "write" ? ETIMEDOUT : 0;
   };

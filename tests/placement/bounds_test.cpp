@@ -10,7 +10,7 @@
 namespace ckpt::placement::bounds {
 namespace {
 
-TEST(Bounds, Corollary1IsExactBelowTwiceTheCopiesAndBelowTheOddsBeyond) {
+TEST(Bounds, Corollary1IsExactForFewLossesAndALowerBoundBeyond) {
   for (std::uint32_t copies = 1; copies <= 4; ++copies) {
     for (std::uint32_t nodes = copies; nodes <= 40; nodes += copies) {
       for (std::uint32_t lost = 0; lost <= nodes; ++lost) {
@@ -26,7 +26,7 @@ TEST(Bounds, Corollary1IsExactBelowTwiceTheCopiesAndBelowTheOddsBeyond) {
   }
 }
 
-TEST(Bounds, AreBelowTheOddsOfEveryStrategyThatHasOne) {
+TEST(Bounds, NeverExceedTheExactOdds) {
   for (const auto strategy : all_strategies) {
     for (std::uint32_t nodes = 2; nodes <= 30; ++nodes) {
       for (std::uint32_t copies = 2; copies <= std::min(nodes, 4u); ++copies) {
@@ -42,13 +42,13 @@ TEST(Bounds, AreBelowTheOddsOfEveryStrategyThatHasOne) {
   }
 }
 
-TEST(Bounds, SayNothingWherePapersDoNot) {
+TEST(Bounds, AreUndefinedIfThePapersHaveNone) {
   EXPECT_TRUE(std::isnan(paper_bound(Pattern(Strategy::sharded_copy, 16, 4), 3)));
   EXPECT_TRUE(std::isnan(paper_bound(Pattern(Strategy::mixed, 17, 2), 3)));
   EXPECT_FALSE(std::isnan(paper_bound(Pattern(Strategy::mixed, 17, 2), 2)));
 }
 
-TEST(Bounds, ChooseAgreesOverItsTwoWays) {
+TEST(Bounds, LogChooseAgreesForSmallAndLargeNumbers) {
   EXPECT_NEAR(log_choose(10, 3), std::log(120.0), 1e-12);
   EXPECT_NEAR(log_choose(100'000, 1001) - log_choose(100'000, 1000), std::log(99'000.0 / 1001), 1e-8);
   EXPECT_EQ(log_choose(3, 4), -INFINITY);
@@ -56,7 +56,7 @@ TEST(Bounds, ChooseAgreesOverItsTwoWays) {
 
 // 3072 devices, each a node of its own in the equations, in groups of n = 6; rates are of one device and day; P_re = 1,
 // since the snapshot process survives what kills the training process; P_tr from the software rate.
-TEST(Reft, Figure8IsSixteenDaysAgainstHalfADay) {
+TEST(Reft, Figure8GivesSixteenDaysAgainstHalfADay) {
   const auto hardware = [](double days) { return weibull_survival(1e-4, days, 1.3); };
   const auto software = [](double days) { return weibull_survival(1e-5, days, 1.3); };
   const double with = days_above(0.9, [&](double days) { return reft_survival(3072, 6, hardware(days), 1); });

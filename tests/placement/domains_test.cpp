@@ -29,7 +29,7 @@ std::string refusal(const std::string& text, std::uint32_t nodes) {
   return "";
 }
 
-TEST(Domains, AreReadAsATree) {
+TEST(Domains, AreParsedAsATree) {
   const auto domains = Domains::parse(
       "# a comment\n0 rack0\n1 rack0  # and another\n2 rack1\n3 rack2\n4 power1\n\n"
       "rack0 power0\nrack1 power0\nrack2 power1\n",
@@ -43,12 +43,12 @@ TEST(Domains, AreReadAsATree) {
   EXPECT_EQ(domains.shared(0, 3), no_domain);
 }
 
-TEST(Domains, ThatHoldAllNodesSeparateNothing) {
+TEST(Domains, DomainOfAllNodesSeparatesNothing) {
   const auto domains = Domains::parse("0 a\n1 b\na room\nb room\n", 2);
   EXPECT_EQ(domains.shared(0, 1), no_domain);
 }
 
-TEST(Domains, AreRefusedInOneSentence) {
+TEST(Domains, AreRefusedInOneSentenceIfInvalid) {
   EXPECT_EQ(refusal("0 a\n0 b\n", 1), "line 2 of the domains: node 0 is listed twice");
   EXPECT_EQ(refusal("0 a\na b\na c\n", 1), "line 3 of the domains: domain 'a' is listed twice");
   EXPECT_EQ(refusal("0 a\n7 a\n", 2), "line 2 of the domains: there is no node 7, only 0 to 1");
@@ -96,7 +96,7 @@ bool can_be_separated(const Pattern& pattern, const Nodes& domain_of) {
   }
 }
 
-TEST(Domains, AreNeverSharedByCopiesWhenThatIsPossible) {
+TEST(Domains, AreNotSharedByCopiesIfAvoidable) {
   Random random(11);
   std::map<Strategy, int> possible;
   std::map<Strategy, int> impossible;
@@ -130,7 +130,7 @@ TEST(Domains, AreNeverSharedByCopiesWhenThatIsPossible) {
 }
 
 // Of a tree's levels, each that can be separated is, whatever the others are like.
-TEST(Domains, AreNeverSharedAtALevelThatCanBeSeparated) {
+TEST(Domains, AreNotSharedAtALevelThatCanBeSeparated) {
   Random random(12);
   int only_the_inner = 0;
   for (int i = 0; i < 1500; ++i) {
@@ -195,7 +195,7 @@ TEST(Domains, AreSeparatedAsFarAsTheirSizeAllowsAtEveryLevel) {
   }
 }
 
-TEST(Domains, WithoutUnseparatedPairsSurviveTheLossOfAnyOne) {
+TEST(Domains, SurviveTheLossOfAnyOneIfAllPairsAreSeparated) {
   Nodes domain_of(40);
   for (std::uint32_t node = 0; node < 40; ++node) domain_of[node] = node / 8;
   const Domains domains = Domains::flat(domain_of);
@@ -212,7 +212,7 @@ TEST(Domains, WithoutUnseparatedPairsSurviveTheLossOfAnyOne) {
   }
 }
 
-TEST(Domains, OrderKeepsEachTogetherLargerFirst) {
+TEST(Domains, OrderKeepsDomainsTogetherLargestFirst) {
   const Domains domains = Domains::flat({2, 0, 1, 0, 1, 0});
   EXPECT_EQ(domains.ordered(numbers(6)), (Nodes{1, 3, 5, 2, 4, 0}));
 }

@@ -31,7 +31,7 @@ std::string small_trace() {
                event("c", 2.0, "start"), event("a", 2.5, "start"), event("c", 3.0, "end"), event("a", 4.0, "end")});
 }
 
-TEST(FaultTrace, IsReadIntoFaultsWithTheirEnds) {
+TEST(FaultTrace, IsParsedIntoFaultsWithTheirEnds) {
   const FaultTrace trace = parse_trace(small_trace());
   EXPECT_EQ(trace.nodes, 3u);
   EXPECT_EQ(trace.span_days, 4.0);
@@ -42,7 +42,7 @@ TEST(FaultTrace, IsReadIntoFaultsWithTheirEnds) {
   EXPECT_EQ(trace.faults[3].start_days, 2.5);
 }
 
-TEST(FaultTrace, MayLeaveFaultsOpenAndOverlapThemOnANode) {
+TEST(FaultTrace, MayHaveOpenAndOverlappingFaultsOnANode) {
   const FaultTrace trace =
       parse_trace(list({event("a", 0, "start"), event("a", 1, "start"), event("a", 2, "end"), event("b", 3, "start")}));
   EXPECT_EQ(trace.faults[0].end_days, 2);
@@ -50,7 +50,7 @@ TEST(FaultTrace, MayLeaveFaultsOpenAndOverlapThemOnANode) {
   EXPECT_TRUE(std::isinf(trace.faults[2].end_days));
 }
 
-TEST(FaultTrace, ReplayAsksAtEveryMomentWhetherMemoryWouldHaveSufficed) {
+TEST(FaultTrace, ReplayChecksAtEveryFaultWhetherMemorySuffices) {
   const FaultTrace trace = parse_trace(small_trace());
   const Placement pairs = place({.strategy = Strategy::group, .nodes = 4, .copies = 2});
   struct Expected {
@@ -96,7 +96,7 @@ std::uint64_t lost_moments(const FaultTrace& trace, const Placement& placement,
   return result.moments - result.survived;
 }
 
-TEST(FaultTrace, OfBurstsIsMoreDangerousThanItsIndependentTwin) {
+TEST(FaultTrace, WithBurstsLosesMoreThanItsIndependentTwin) {
   const FaultTrace trace = bursty_trace();
   EXPECT_GT(burstiness(trace).daily_dispersion, 1.9);
   EXPECT_EQ(burstiness(trace).shared_moments, 40u);
@@ -114,7 +114,7 @@ TEST(FaultTrace, OfBurstsIsMoreDangerousThanItsIndependentTwin) {
   EXPECT_GT(lost, 2 * lost_by_twin);
 }
 
-TEST(FaultTrace, FillsSyntheticRacksWithBurstsThatDomainsThenSurvive) {
+TEST(FaultTrace, WithRackBurstsLosesLessIfPlacementKnowsDomains) {
   const FaultTrace trace = bursty_trace();
   for (std::uint64_t seed = 0; seed < 5; ++seed) {
     const SyntheticRacks racks = synthetic_racks(trace, 48, 4, seed);
@@ -124,7 +124,7 @@ TEST(FaultTrace, FillsSyntheticRacksWithBurstsThatDomainsThenSurvive) {
   }
 }
 
-TEST(FaultTrace, NumbersNodesBySeedWithoutRepeating) {
+TEST(FaultTrace, NumbersNodesDistinctlyBySeed) {
   const FaultTrace trace = bursty_trace();
   const auto numbering = random_numbering(trace, 50, 3);
   EXPECT_EQ(numbering, random_numbering(trace, 50, 3));
@@ -143,7 +143,7 @@ std::string refusal(const std::string& text) {
   return "";
 }
 
-TEST(FaultTrace, ThatIsMalformedIsRefusedInOneSentence) {
+TEST(FaultTrace, IsRefusedInOneSentenceIfMalformed) {
   EXPECT_EQ(refusal("[{"), "the fault trace is not JSON: give an array of events");
   EXPECT_EQ(refusal("{}"), "the fault trace must be a JSON array of events");
   EXPECT_EQ(refusal("[7]"), "event 0 of the fault trace is not a JSON object: 7");
@@ -161,7 +161,7 @@ TEST(FaultTrace, ThatIsMalformedIsRefusedInOneSentence) {
             "event, or remove this event");
 }
 
-TEST(FaultTrace, WithMoreNodesThanThePlacementIsRefused) {
+TEST(FaultTrace, IsRefusedIfItHasMoreNodesThanThePlacement) {
   try {
     random_numbering(bursty_trace(), 16, 1);
     FAIL();

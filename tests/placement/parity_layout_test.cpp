@@ -51,7 +51,7 @@ TEST(ParityLayout, EveryMemberHasOnePositionInEveryStripe) {
 }
 
 // The figure in the header.
-TEST(ParityLayout, FourMembersWithOneParityLieAsDrawn) {
+TEST(ParityLayout, FourMembersWithOneParityRowMatchTheDrawing) {
   const ParityLayout layout(std::vector<std::uint64_t>(4, 48), 1, unit);
   const std::vector<std::vector<int>> drawn = {{-1, 0, 1, 2}, {2, -1, 0, 1}, {1, 2, -1, 0}, {0, 1, 2, -1}};
   for (std::uint32_t stripe = 0; stripe < 4; ++stripe) {
@@ -62,7 +62,7 @@ TEST(ParityLayout, FourMembersWithOneParityLieAsDrawn) {
   }
 }
 
-TEST(ParityLayout, SegmentsFollowEachOtherAndAreAsLargeAsTheLongestShardNeeds) {
+TEST(ParityLayout, SegmentsAreConsecutiveAndSizedForTheLongestShard) {
   for (const auto& layout : layouts()) {
     std::uint64_t longest = 0;
     for (std::uint32_t member = 0; member < layout.members(); ++member) {
@@ -82,7 +82,7 @@ TEST(ParityLayout, SegmentsFollowEachOtherAndAreAsLargeAsTheLongestShardNeeds) {
   }
 }
 
-TEST(ParityLayout, ParityIsAsLongAsTheLongestSegmentOfItsStripe) {
+TEST(ParityLayout, ParityIsAsLongAsItsStripesLongestSegment) {
   for (const auto& layout : layouts()) {
     std::uint64_t total = 0;
     for (std::uint32_t stripe = 0; stripe < layout.members(); ++stripe) {
@@ -108,7 +108,7 @@ TEST(ParityLayout, ParityIsAsLongAsTheLongestSegmentOfItsStripe) {
 }
 
 // Follows the transfers: every row's holder gets every source's bytes once, or the finished row once.
-TEST(ParityLayout, TransfersBringEveryRowAllThatItNeedsAndNoMore) {
+TEST(ParityLayout, TransfersBringEveryRowExactlyItsInputs) {
   for (const auto& layout : layouts()) {
     EXPECT_TRUE(layout.transfers(Route::local).empty());
     for (const Route route : {Route::direct, Route::gathered}) {
@@ -143,7 +143,7 @@ TEST(ParityLayout, TransfersBringEveryRowAllThatItNeedsAndNoMore) {
   }
 }
 
-TEST(ParityLayout, RefusesGroupsThatCannotBe) {
+TEST(ParityLayout, RefusesImpossibleGroups) {
   const auto make = [](std::size_t members, std::uint32_t parity, std::uint64_t unit_bytes) {
     ParityLayout(std::vector<std::uint64_t>(members, 1), parity, unit_bytes);
   };

@@ -48,7 +48,7 @@ std::vector<Shape> shapes() {
   return all;
 }
 
-TEST(ParityRecovery, EverySubsetOfMembersWithinTheToleranceIsRestored) {
+TEST(ParityRecovery, RestoresEverySubsetOfMembersWithinTheTolerance) {
   for (const auto& [members, parity, lengths] : shapes()) {
     const ParityGroup whole(lengths, parity, unit, members * 10 + parity);
     for (std::uint32_t mask = 0; mask < (1u << members); ++mask) {
@@ -62,7 +62,7 @@ TEST(ParityRecovery, EverySubsetOfMembersWithinTheToleranceIsRestored) {
 }
 
 // Members lose their shards, their parity, or both, each on its own.
-TEST(ParityRecovery, EverySubsetOfDataAndParityPiecesIsRestoredWhereEveryStripeToleratesIt) {
+TEST(ParityRecovery, RestoresEverySubsetOfPiecesThatStripesTolerate) {
   for (const auto& [members, parity, lengths] : shapes()) {
     if (members > 6) continue;
     ParityGroup whole(lengths, parity, unit, members * 10 + parity);
@@ -96,7 +96,7 @@ bool is_beyond(const ParityLayout& layout, std::uint32_t lost_mask, std::uint32_
   return gone > layout.parity();
 }
 
-TEST(ParityRecovery, BeyondTheToleranceExactlyWhatCannotBeKnownIsCalledLost) {
+TEST(ParityRecovery, ReportsExactlyTheUndeterminedBytesBeyondTheTolerance) {
   for (const auto& [members, parity, lengths] : shapes()) {
     ParityGroup whole(lengths, parity, unit, members * 10 + parity);
     const ParityLayout& layout = whole.layout();
@@ -128,7 +128,7 @@ TEST(ParityRecovery, BeyondTheToleranceExactlyWhatCannotBeKnownIsCalledLost) {
   }
 }
 
-TEST(ParityRecovery, TenRoundsOfLosingOthersLeaveEverythingAsItWas) {
+TEST(ParityRecovery, TenRoundsOfLossesRestoreAllBytes) {
   Random random(7);
   for (const auto& [members, parity, lengths] : shapes()) {
     const ParityGroup whole(lengths, parity, unit, members + parity);
@@ -156,7 +156,7 @@ struct Strike {
   bool restored;
 };
 
-TEST(ParityRecovery, MatrixOfFaultsHasTheExpectedOutcome) {
+TEST(ParityRecovery, FaultMatrixHasTheExpectedOutcomes) {
   constexpr std::uint32_t members = 8, parity = 2;
   const std::vector<std::uint64_t> lengths(members, unit * 6 * 4);
   const ParityGroup whole(lengths, parity, unit, 1);
@@ -206,7 +206,7 @@ TEST(ParityRecovery, MatrixOfFaultsHasTheExpectedOutcome) {
   }
 }
 
-TEST(ParityRecovery, DamageAtDifferentPlacesOfAStripeIsEachDecodedFromTheOther) {
+TEST(ParityRecovery, DecodesDamageAtDifferentOffsetsOfAStripe) {
   const std::vector<std::uint64_t> lengths(4, unit * 3 * 4);
   ParityGroup group(lengths, 1, unit, 2);
   const ParityLayout& layout = group.layout();
@@ -226,7 +226,7 @@ TEST(ParityRecovery, DamageAtDifferentPlacesOfAStripeIsEachDecodedFromTheOther) 
   EXPECT_EQ(plan_shard(layout, lost, 1, {0, lengths[1]}).lost, (std::vector<ByteRange>{{0, 5}}));
 }
 
-TEST(ParityRecovery, ReadsOnlyWhatTheMissingBytesNeed) {
+TEST(ParityRecovery, ReadsOnlyBytesThatDecodingNeeds) {
   const std::vector<std::uint64_t> lengths = {600, 600, 600, 600, 600, 100, 600, 600};
   const ParityGroup group(lengths, 2, unit, 3);
   const ParityLayout& layout = group.layout();
@@ -256,7 +256,7 @@ TEST(ParityRecovery, ReadsOnlyWhatTheMissingBytesNeed) {
   EXPECT_EQ(read, 500U);
 }
 
-TEST(ParityRecovery, ZerosBehindAShardsEndAreKnownEvenIfItsMemberIsLost) {
+TEST(ParityRecovery, TreatsBytesBehindALostShardsEndAsZeros) {
   const std::vector<std::uint64_t> lengths = {0, 400, 0, 400};
   const ParityGroup whole(lengths, 1, unit, 4);
   ParityGroup group = whole;
@@ -276,7 +276,7 @@ TEST(ParityRecovery, ZerosBehindAShardsEndAreKnownEvenIfItsMemberIsLost) {
   EXPECT_TRUE(group.play(plan, 400) == expected);
 }
 
-TEST(ParityRecovery, DamageThatIsNotReadDoesNotCutThePlan) {
+TEST(ParityRecovery, UnreadDamageDoesNotSplitThePlan) {
   const std::vector<std::uint64_t> lengths = {64, 0, 0, 0};
   ParityGroup group(lengths, 2, unit, 6);
   const ParityLayout& layout = group.layout();
@@ -291,7 +291,7 @@ TEST(ParityRecovery, DamageThatIsNotReadDoesNotCutThePlan) {
                                        {2, layout.member_at(stripe, 2), {0, layout.segment_bytes()}}}));
 }
 
-TEST(ParityRecovery, WantedBytesBeyondTheEndAreCutOff) {
+TEST(ParityRecovery, CutsWantedBytesBeyondTheEnd) {
   const ParityGroup group({100, 50, 0}, 1, unit, 5);
   EXPECT_TRUE(plan_shard(group.layout(), {}, 2, {0, 1000}).steps.empty());
   EXPECT_TRUE(plan_shard(group.layout(), {}, 1, {50, 10}).steps.empty());

@@ -63,7 +63,7 @@ void for_random_placements(const Check& check) {
   }
 }
 
-TEST(Placement, OfSmallExamplesIsThatOfThePapers) {
+TEST(Placement, MatchesThePapersSmallExamples) {
   const Placement group = place({.strategy = Strategy::group, .nodes = 4, .copies = 2});  // GEMINI, figure 3a
   EXPECT_EQ(holders(group, 1), (Nodes{1, 0}));
   EXPECT_EQ(holders(group, 2), (Nodes{2, 3}));
@@ -83,7 +83,7 @@ TEST(Placement, OfSmallExamplesIsThatOfThePapers) {
   EXPECT_DOUBLE_EQ(place({.strategy = Strategy::sharded, .nodes = 8, .copies = 4}).load(6).captured, 0.25);  // W/m
 }
 
-TEST(Placement, GivesEveryShardItsHoldersOnceEachAndItsOwnNodeFirst) {
+TEST(Placement, ListsEachHolderOnceAndTheOwnNodeFirst) {
   for_random_placements([](const Example& example, const Placement& placement) {
     const bool sharded = is_sharded(example.request.strategy);
     std::vector<std::set<std::uint32_t>> ranges(placement.shards());
@@ -110,7 +110,7 @@ TEST(Placement, GivesEveryShardItsHoldersOnceEachAndItsOwnNodeFirst) {
   });
 }
 
-TEST(Placement, StoresWhatItSaysItHoldsAndSendsItThere) {
+TEST(Placement, StoresAndSendsExactlyTheHeldParts) {
   for_random_placements([](const Example&, const Placement& placement) {
     std::set<std::pair<std::uint32_t, std::uint32_t>> held;  // part, node
     std::set<std::pair<std::uint32_t, std::uint32_t>> stored;
@@ -159,7 +159,7 @@ TEST(Placement, BalancesTheLoad) {
 }
 
 // A replacement takes over its predecessor's number, and may stand in another rack.
-TEST(Placement, MovesNothingElseWhenANodeIsReplaced) {
+TEST(Placement, ReplacingANodeMovesNothingElse) {
   Random random(7);
   for (int i = 0; i < 300; ++i) {
     Request request{.strategy = all_strategies[random_below(random, std::size(all_strategies))], .nodes = 24};
@@ -183,7 +183,7 @@ TEST(Placement, MovesNothingElseWhenANodeIsReplaced) {
   }
 }
 
-TEST(Placement, CutsShardsIntoRangesWithoutGapOrOverlap) {
+TEST(Placement, DividesShardsIntoRangesWithoutGapOrOverlap) {
   for (const std::uint64_t shard_bytes : {0ull, 1ull, 999ull, 65536ull, 10'000'000ull, 1ull << 60}) {
     for (const std::uint64_t unit_bytes : {1ull, 64ull, 65536ull}) {
       for (const std::uint32_t of : {1u, 2u, 3u, 7u, 1000u}) {
@@ -212,7 +212,7 @@ std::string refusal(const Request& request) {
   return "";
 }
 
-TEST(Placement, RefusesWhatCannotBePlacedInOneSentence) {
+TEST(Placement, RefusesImpossibleRequestsInOneSentence) {
   EXPECT_EQ(refusal({.nodes = 4, .copies = 5}),
             "5 copies need as many nodes, but there are only 4: ask for fewer copies or add nodes");
   EXPECT_EQ(refusal({.nodes = 4, .copies = 0}), "a placement needs at least one copy, the node's own, not 0");
@@ -228,7 +228,7 @@ TEST(Placement, RefusesWhatCannotBePlacedInOneSentence) {
   EXPECT_NE(refusal({.nodes = 100'000, .copies = 100'000}), "");
 }
 
-TEST(Strategies, HaveNamesThatLeadBackToThem) {
+TEST(Strategies, AreFoundByTheirNames) {
   for (const auto strategy : all_strategies) EXPECT_EQ(strategy_named(name(strategy)), strategy);
   try {
     strategy_named("grid");

@@ -80,13 +80,13 @@ std::vector<Difference> differences(const Cell& cell) {
   return found;
 }
 
-TEST(Agreement, RenewalFormMeetsTheSimulationWithinFivePercentOfTheWastedTime) {
+TEST(Agreement, RenewalFormIsWithinFivePercentOfTheSimulatedWaste) {
   for (const Cell& cell : grid())
     for (const Difference& each : differences(cell))
       EXPECT_LT(std::abs(each.renewal()), agreed) << each.candidate.setting.scheme.name << " with " << cell;
 }
 
-TEST(Agreement, FirstOrderFormMeetsTheSimulationWhereFailuresAreRareWhileTheyCost) {
+TEST(Agreement, FirstOrderFormMatchesTheSimulationForRareFailures) {
   int counted = 0;
   for (const Cell& cell : grid()) {
     for (const Difference& each : differences(cell)) {
@@ -98,12 +98,12 @@ TEST(Agreement, FirstOrderFormMeetsTheSimulationWhereFailuresAreRareWhileTheyCos
   EXPECT_GT(counted, 100);
 }
 
-TEST(Agreement, FirstOrderFormPromisesTooMuchWhereFailuresAreNotRare) {
+TEST(Agreement, FirstOrderFormIsTooOptimisticForFrequentFailures) {
   for (const Difference& each : differences({24'000, 12'000, 240, 10, 1, 0, true}))
     EXPECT_LT(each.first_order(), -agreed) << each.candidate.setting.scheme.name;
 }
 
-TEST(Agreement, PartsOfTheWastedTimeAgreeToo) {
+TEST(Agreement, PartsOfTheWastedTimeAgree) {
   const Inputs in = inputs_of({10'000, 50'000, 240, 10, 4, 0, true});
   const Planner planner(in);
   for (const Candidate& each : planner.plan().rows) {

@@ -15,7 +15,7 @@ const Printed& number(const Review& review, const std::string& what) {
   return *found;
 }
 
-TEST(Papers, EveryNumberAgreesWithItsFormulaOrSaysWhyNot) {
+TEST(Papers, EveryNumberMatchesItsFormulaOrIsExplained) {
   for (const Review& review : {jit_table_8(), reft_figure_8(), gemini_figure_15()}) {
     EXPECT_TRUE(review.is_ok()) << review.key;
     for (const Printed& each : review.numbers)
@@ -24,20 +24,20 @@ TEST(Papers, EveryNumberAgreesWithItsFormulaOrSaysWhyNot) {
   }
 }
 
-TEST(Papers, AnUnexplainedContradictionIsNotOk) {
+TEST(Papers, UnexplainedContradictionFails) {
   Review review = jit_table_8();
   review.numbers.front().printed *= 2;
   EXPECT_FALSE(review.is_ok());
 }
 
-TEST(Papers, OursHasToMeetTheFormula) {
+TEST(Papers, OurNumberMustMatchTheFormula) {
   Review review = jit_table_8();
   for (Printed& each : review.numbers)
     if (each.what == "GPT2-S, periodic, N = 1024") each.ours *= 1.1;
   EXPECT_FALSE(review.is_ok());
 }
 
-TEST(JitTable8, PeriodicNumbersFollowFromTheFormulasButForOne) {
+TEST(JitTable8, AllButOnePeriodicNumberMatchTheFormulas) {
   const Review review = jit_table_8();
   EXPECT_NEAR(number(review, "BERT-L-PT, c*, N = 1024").formula, 5.543, 0.001);
   EXPECT_NEAR(number(review, "BERT-L-PT, periodic, N = 8192").formula, 4.345, 0.001);
@@ -48,7 +48,7 @@ TEST(JitTable8, PeriodicNumbersFollowFromTheFormulasButForOne) {
   EXPECT_NE(number(review, "BERT-L-PT, periodic, N = 8192").explanation.find("w*"), std::string::npos);
 }
 
-TEST(JitTable8, UserLevelNumbersTakeAPercentageForAFraction) {
+TEST(JitTable8, UserLevelNumbersConfusePercentageAndFraction) {
   const Review review = jit_table_8();
   EXPECT_NEAR(number(review, "BERT-L-PT, user-level JIT, N = 1024").formula, 0.0316, 0.0001);
   EXPECT_NE(number(review, "BERT-L-PT, user-level JIT, N = 1024").explanation.find("fraction"), std::string::npos);
@@ -61,7 +61,7 @@ TEST(ReftFigure8, FormulaGivesSixteenDaysAndWholeGroupsGiveTheSame) {
   EXPECT_NEAR(with.ours, with.formula, 0.05);
 }
 
-TEST(GeminiFigure15, AThousandInstancesTrainNinetyOnePercentOfTheTime) {
+TEST(GeminiFigure15, ThousandInstancesTrainNinetyOnePercentOfTheTime) {
   const Review review = gemini_figure_15();
   EXPECT_TRUE(number(review, "1000 instances, GEMINI").agrees());
   EXPECT_NEAR(number(review, "no failures, time spent on serialization, HighFreq").formula, 12.68, 0.01);

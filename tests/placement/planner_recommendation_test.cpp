@@ -91,7 +91,7 @@ int clusters() {
   return text != nullptr ? std::atoi(text) : 20;
 }
 
-TEST(Recommendation, NoOtherSettingTrainsOnePercentMoreOnRandomClusters) {
+TEST(Recommendation, IsWithinOnePercentOfTheBestSettingOnRandomClusters) {
   int protections_differ = 0;
   std::string first;
   for (int seed = 1; seed <= clusters(); ++seed) {

@@ -52,7 +52,7 @@ Failure nodes_at(double at_s, std::vector<std::uint32_t> nodes, double repaired_
   return {at_s, Fault::node, std::move(nodes), repaired_at_s};
 }
 
-TEST(Simulation, WithoutFailuresTrainsAllTheTimeButForStallsAndSlowdown) {
+TEST(Simulation, WithoutFailuresLosesOnlyStallsAndSlowdown) {
   Bench bench;
   EXPECT_DOUBLE_EQ(bench.trained_s({}, 1000), 1000);
   bench.what.stall_s = 1;
@@ -61,7 +61,7 @@ TEST(Simulation, WithoutFailuresTrainsAllTheTimeButForStallsAndSlowdown) {
   EXPECT_NEAR(bench.trained_s({}, 1200), 1000, 1e-9);
 }
 
-TEST(Simulation, AFailureGoesBackToTheNewestCaptureThatCanBeRestored) {
+TEST(Simulation, FailureGoesBackToTheNewestRestorableCapture) {
   // At 95 s the newest capture is of 90 s, and is whole since 92 s. Down for 3 + 5 s.
   EXPECT_NEAR(Bench().trained_s({process_at(95)}, 200), 200 - 5 - 8, 1e-9);
   // At 91 s the capture of 90 s is not whole yet: back to 80 s.
@@ -77,18 +77,18 @@ TEST(Simulation, LosingBothNodesOfAPairGoesBackToStorage) {
   EXPECT_NEAR(Bench().trained_s({nodes_at(125, {0, 1})}, 400), 400 - 125 - 53, 1e-9);
 }
 
-TEST(Simulation, ThePartnerMayFailOnceMemoryIsProtectedAgain) {
+TEST(Simulation, PartnerMayFailOnceMemoryIsProtectedAgain) {
   // Node 0 fails at 195 s; the job trains at 203 s and is protected again at 223 s.
   EXPECT_EQ(Bench().run({nodes_at(195, {0}), nodes_at(222, {1})}, 400).storage_losses, 1u);
   EXPECT_EQ(Bench().run({nodes_at(195, {0}), nodes_at(224, {1})}, 400).storage_losses, 0u);
 }
 
-TEST(Simulation, AFailureDuringRecoveryBeginsItAnew) {
+TEST(Simulation, FailureDuringRecoveryRestartsIt) {
   // Down from 95 s on; the second failure at 100 s makes it end at 108 s.
   EXPECT_NEAR(Bench().trained_s({process_at(95), process_at(100)}, 200), 200 - 5 - 13, 1e-9);
 }
 
-TEST(Simulation, AWriteOfAStateThatNoLongerExistsIsWorthless) {
+TEST(Simulation, WriteOfAnUndoneStateDoesNotCount) {
   // Storage of 200 s is being written from 200 s on. At 201 s the job goes back to 190 s, writes 200 s again from 219 s
   // on, and that is whole at 249 s.
   EXPECT_NEAR(Bench().trained_s({process_at(201), nodes_at(248, {0, 1})}, 400), 100 + (400 - 248 - 53),
@@ -96,7 +96,7 @@ TEST(Simulation, AWriteOfAStateThatNoLongerExistsIsWorthless) {
   EXPECT_NEAR(Bench().trained_s({process_at(201), nodes_at(250, {0, 1})}, 400), 200 + (400 - 250 - 53), 1e-9);
 }
 
-TEST(Simulation, AJobWaitsForStandbyNodesThatRanOut) {
+TEST(Simulation, JobWaitsForARepairWithoutStandbyNodes) {
   Bench bench;
   bench.in.cluster.standby_nodes = 1;
   // The only standby node goes at 95 s. The node lost then is repaired at 1000 s, and takes node 2's place.
@@ -105,7 +105,7 @@ TEST(Simulation, AJobWaitsForStandbyNodesThatRanOut) {
   EXPECT_NEAR(bench.run({nodes_at(95, {0}, 150), nodes_at(200, {2}, 5000)}, 2000).waited_s, 0, 1e-9);
 }
 
-TEST(Simulation, ALiveReplicaLosesAtMostTheIteration) {
+TEST(Simulation, LiveReplicaLosesAtMostOneIteration) {
   Bench bench;
   bench.in.job.replicas = 2;
   bench.what.every_s = {2, 10, 100};
@@ -135,14 +135,14 @@ int failures_before(FailureSource& source, double end_s) {
   return count;
 }
 
-TEST(Failures, ComeAsOftenAsTheMeanTimeBetweenThemSays) {
+TEST(Failures, MatchTheirMeanTimeBetweenFailures) {
   const Inputs in = many_nodes();
   const double mean = in.cluster.gpus * 2e7 / in.failures.gpu_mtbf_s;
   EXPECT_NEAR(failures_before(*exponential_failures(in, 1), 2e7), mean, 4 * std::sqrt(mean));
   EXPECT_NEAR(failures_before(*weibull_failures(in, 1, 1), 2e7), mean, 4 * std::sqrt(mean));
 }
 
-TEST(Failures, OfNewNodesComeEarlyWithAWeibullShapeBelowOne) {
+TEST(Failures, ComeEarlyWithAWeibullShapeBelowOne) {
   const Inputs in = many_nodes();
   const double early_s = 1e5;
   EXPECT_GT(failures_before(*weibull_failures(in, 0.6, 1), early_s),
@@ -151,7 +151,7 @@ TEST(Failures, OfNewNodesComeEarlyWithAWeibullShapeBelowOne) {
   EXPECT_THROW(weibull_failures(in, std::nan(""), 1), std::invalid_argument);
 }
 
-TEST(Failures, OfADomainTakeAllItsNodes) {
+TEST(Failures, InADomainTakeAllItsNodes) {
   Inputs in = many_nodes();
   in.failures.node_share = 1;
   in.failures.domain_nodes = 16;
@@ -177,7 +177,7 @@ placement::FaultTrace small_trace() {
                                 event("b", 10, "fault_end") + "]");
 }
 
-TEST(Failures, OfATraceKeepItsMomentsAndItsRepairs) {
+TEST(Failures, FromATraceKeepItsTimesAndRepairs) {
   const auto source = trace_failures(small_trace(), {4, 4, 3600}, 1);
   const Failure first = source->next();
   EXPECT_EQ(first.at_s, 86'400);
@@ -189,7 +189,7 @@ TEST(Failures, OfATraceKeepItsMomentsAndItsRepairs) {
   EXPECT_EQ(source->next().at_s, 11 * 86'400);         // the trace begins again
 }
 
-TEST(Failures, OfATraceGrowWithTheCluster) {
+TEST(Failures, FromATraceScaleWithTheCluster) {
   const auto trace = small_trace();
   const double end_s = 10 * 86'400;
   std::size_t lost = 0;
@@ -200,7 +200,7 @@ TEST(Failures, OfATraceGrowWithTheCluster) {
   EXPECT_EQ(trace_gpu_mtbf_s(trace, 4, 8), 10 * 86'400.0 * 4 * 8 / 3);
 }
 
-TEST(Failures, OfATraceThatSaysTooLittleAreRefused) {
+TEST(Failures, FromATooSmallTraceAreRefused) {
   EXPECT_THROW(trace_gpu_mtbf_s(placement::parse_trace("[]"), 4, 8), std::invalid_argument);
   EXPECT_THROW(trace_gpu_mtbf_s(small_trace(), 2, 8), std::invalid_argument);  // it has three nodes
 }

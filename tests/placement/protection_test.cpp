@@ -11,7 +11,7 @@
 namespace ckpt::placement {
 namespace {
 
-TEST(Protection, CostsAreThoseOfTheLayout) {
+TEST(Protection, CostsMatchTheLayout) {
   for (std::uint32_t parity = 1; parity <= 4; ++parity) {
     for (std::uint32_t members = parity + 1; members <= 12; ++members) {
       const std::uint64_t length = 16 * (members - parity);
@@ -36,7 +36,7 @@ TEST(Protection, CostsAreThoseOfTheLayout) {
   }
 }
 
-TEST(Protection, OddsEqualWhatEnumerationCounts) {
+TEST(Protection, OddsMatchEnumeration) {
   for (const auto& protection :
        {Protection::of_copies(2), Protection::of_copies(3), Protection::of_parity(3, 1), Protection::of_parity(4, 1),
         Protection::of_parity(4, 2), Protection::of_parity(6, 3)}) {
@@ -59,7 +59,7 @@ TEST(Protection, OddsEqualWhatEnumerationCounts) {
   }
 }
 
-TEST(Protection, OddsOfCopiesAreThoseOfGroups) {
+TEST(Protection, OddsOfCopiesMatchGroups) {
   for (const std::uint32_t copies : {2u, 3u}) {
     for (const std::uint32_t nodes : {12u, 48u, 6000u}) {
       const Pattern pattern = place({.strategy = Strategy::group, .nodes = nodes, .copies = copies}).pattern();
@@ -83,7 +83,7 @@ TEST(Protection, CopiesAndParityAreJudgedOneAtATime) {
   EXPECT_THROW(extra_stored(both), std::invalid_argument);
 }
 
-TEST(Protection, NamesAreThoseOfTheOptionAndComeBack) {
+TEST(Protection, NamesMatchTheOptionAndParseBack) {
   EXPECT_EQ(name(Protection::of_copies(2)), "copies(2)");
   EXPECT_EQ(name(Protection::of_parity(4, 1)), "xor(4)");
   EXPECT_EQ(name(Protection::of_parity(8, 2)), "rs(8,2)");
@@ -97,7 +97,7 @@ TEST(Protection, NamesAreThoseOfTheOptionAndComeBack) {
   EXPECT_EQ(protection_named("rs(8,2)+copies(2)"), (Protection{2, 8, 2}));
 }
 
-TEST(Protection, RefusesWhatNamesNone) {
+TEST(Protection, RefusesInvalidNames) {
   for (const char* text : {"",
                            "xor",
                            "xor(",

@@ -13,7 +13,7 @@
 namespace ckpt::placement {
 namespace {
 
-TEST(LostNodes, SaysTheSameAsTheHolderSets) {
+TEST(LostNodes, AgreesWithTheHolderSets) {
   for (const auto strategy : all_strategies) {
     const Placement placement = place({.strategy = strategy, .nodes = 11, .copies = 3});
     const auto sets = holder_masks(placement);
@@ -54,14 +54,14 @@ TEST(Sampling, ContainsTheExactOddsInItsInterval) {
   EXPECT_LE(outside, 4);  // of 30, each with probability 0.05
 }
 
-TEST(Sampling, IsTheSameForTheSameSeed) {
+TEST(Sampling, IsRepeatableBySeed) {
   const Placement placement = place({.strategy = Strategy::group, .nodes = 30, .copies = 2});
   const auto once = sample_survival(placement, {.lost = 4}, 5'000, 9);
   EXPECT_EQ(once.survived, sample_survival(placement, {.lost = 4}, 5'000, 9).survived);
   EXPECT_NE(once.survived, sample_survival(placement, {.lost = 4}, 5'000, 10).survived);
 }
 
-TEST(Sampling, OfCorrelatedLossesShowsWhatDomainsAreWorth) {
+TEST(Sampling, ShowsTheBenefitOfDomainsForCorrelatedLosses) {
   std::vector<std::uint32_t> rack_of(32);
   for (std::uint32_t node = 0; node < 32; ++node) rack_of[node] = node / 4;
   const Domains domains = Domains::flat(rack_of);
@@ -79,7 +79,7 @@ TEST(Sampling, DrawsEveryNumberEquallyOften) {
   for (const int count : drawn) EXPECT_NEAR(count, 10'000, 500);
 }
 
-TEST(Sampling, RefusesModelsThatMakeNoSense) {
+TEST(Sampling, RefusesInvalidModels) {
   const Placement placement = place({.strategy = Strategy::group, .nodes = 4, .copies = 2});
   EXPECT_THROW(sample_survival(placement, {.lost = 5}, 1, 1), std::invalid_argument);
   EXPECT_THROW(sample_survival(placement, {.lost = 2, .correlation = 0.5}, 1, 1), std::invalid_argument);

@@ -14,7 +14,7 @@ Odds odds(Strategy strategy, std::uint32_t nodes, std::uint32_t copies, std::uin
   return survival_odds(Pattern(strategy, nodes, copies), lost);
 }
 
-TEST(Survival, OfSixteenNodesInPairsIsWhatGeminiSays) {
+TEST(Survival, MatchesGeminiForSixteenNodesInPairs) {
   EXPECT_EQ(odds(Strategy::group, 16, 2, 2).count, (Odds::Count{112, 120}));
   EXPECT_NEAR(odds(Strategy::group, 16, 2, 2).survival, 0.9333, 0.00005);
   EXPECT_EQ(odds(Strategy::group, 16, 2, 3).count, (Odds::Count{448, 560}));
@@ -22,7 +22,7 @@ TEST(Survival, OfSixteenNodesInPairsIsWhatGeminiSays) {
   EXPECT_DOUBLE_EQ(corollary_1(16, 2, 3), 0.8);
 }
 
-TEST(Survival, OfTheRingIsAboveTheUnionBoundThatGeminiQuotes) {
+TEST(Survival, RingExceedsGeminisUnionBound) {
   const Pattern ring(Strategy::ring, 16, 2);
   EXPECT_NEAR(paper_bound(ring, 3), 0.60, 1e-12);
   EXPECT_NEAR(paper_bound(ring, 3), 0.80 * (1 - 0.25), 1e-12);  // "25.0 % lower than that of GEMINI"
@@ -30,7 +30,7 @@ TEST(Survival, OfTheRingIsAboveTheUnionBoundThatGeminiQuotes) {
   EXPECT_NEAR(survival_odds(ring, 3).survival, 0.62857, 0.000005);
 }
 
-TEST(Survival, AgreesWithExhaustionForAllSmallPlacements) {
+TEST(Survival, MatchesEnumerationForAllSmallPlacements) {
   for (const auto strategy : all_strategies) {
     for (std::uint32_t nodes = 1; nodes <= 10; ++nodes) {
       for (std::uint32_t copies = 1; copies <= std::min(nodes, 4u); ++copies) {
@@ -50,7 +50,7 @@ TEST(Survival, AgreesWithExhaustionForAllSmallPlacements) {
   }
 }
 
-TEST(Survival, OfErasureCodedGroupsAgreesWithExhaustion) {
+TEST(Survival, MatchesEnumerationForErasureCodedGroups) {
   const std::vector<Cell> cells{{Shape::code, 5, 3, 2}, {Shape::code, 4, 2, 1}};  // any 2 of 5, twice; any 1 of 4
   for (std::uint32_t lost = 0; lost <= 14; ++lost) {
     std::uint64_t survivors = 0;
@@ -71,7 +71,7 @@ void expect_ways_agree(std::span<const Cell> cells, std::uint32_t lost) {
   EXPECT_NEAR(integrated.loss, counted.loss, 1e-9 * counted.loss) << lost << " lost";
 }
 
-TEST(Survival, ByIntegrationAgreesWithCounting) {
+TEST(Survival, IntegrationMatchesCounting) {
   for (const auto strategy : all_strategies) {
     for (const std::uint32_t nodes : {2u, 7u, 12u, 29u, 63u, 64u}) {
       for (const std::uint32_t copies : {1u, 2u, 3u, 5u, 7u, 12u, 25u, 62u}) {
@@ -85,7 +85,7 @@ TEST(Survival, ByIntegrationAgreesWithCounting) {
   }
 }
 
-TEST(Survival, ByIntegrationAgreesWithCountingForOtherCells) {
+TEST(Survival, IntegrationMatchesCountingForOtherCells) {
   const std::vector<std::vector<Cell>> examples{
       {{Shape::code, 8, 3, 7}}, {{Shape::code, 20, 1, 3}}, {{Shape::ring, 11, 3, 4}, {Shape::pair, 9, 6, 2}}};
   for (const auto& cells : examples) {
@@ -108,7 +108,7 @@ TEST(Survival, IsExactForAHundredThousandNodes) {
 }
 
 // Pairs: k nodes in k different groups, so C(N/2, k) 2^k of C(N, k) sets, a product of k plain factors.
-TEST(Survival, OfAHundredThousandNodesInPairsIsAProduct) {
+TEST(Survival, MatchesTheProductFormulaForLargePairs) {
   for (const std::uint32_t lost : {2u, 10u, 316u, 1000u, 5000u}) {
     double log_survival = 0;
     for (std::uint32_t i = 0; i < lost; ++i) log_survival += std::log1p(-double(i) / (100'000 - double(i)));
@@ -118,7 +118,7 @@ TEST(Survival, OfAHundredThousandNodesInPairsIsAProduct) {
 }
 
 // A ring of window 2: k lost nodes, no two adjacent, are N/(N-k) C(N-k, k) sets.
-TEST(Survival, OfARingOfAHundredThousandNodesIsAProduct) {
+TEST(Survival, MatchesTheProductFormulaForALargeRing) {
   for (const std::uint32_t lost : {2u, 10u, 316u, 1000u, 3000u}) {
     double log_survival = std::log(100'000 / (100'000 - double(lost)));
     for (std::uint32_t i = 0; i < lost; ++i) log_survival += std::log1p(-double(lost) / (100'000 - double(i)));
@@ -127,7 +127,7 @@ TEST(Survival, OfARingOfAHundredThousandNodesIsAProduct) {
   }
 }
 
-TEST(Survival, FallsWithEveryLostNodeAndStaysAProbability) {
+TEST(Survival, DecreasesWithLostNodesAndStaysAProbability) {
   for (const auto strategy : all_strategies) {
     const Pattern pattern(strategy, 1001, 3);
     double before = 1;

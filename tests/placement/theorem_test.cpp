@@ -96,7 +96,7 @@ void for_small_sizes(const Check& check) {
 }
 
 // The enumeration against the plain one, where that is possible: all maps of N = 4 or 5 nodes.
-TEST(Theorem1, SearchFindsWhatTryingAllMapsFinds) {
+TEST(Theorem1, SearchMatchesTryingAllMaps) {
   for (const auto& [nodes, copies] : {std::pair{4u, 2u}, std::pair{5u, 2u}, std::pair{5u, 3u}}) {
     Sets all;
     each_subset(nodes, copies, [&](std::uint32_t set) { all.push_back(set); });
@@ -120,14 +120,14 @@ TEST(Theorem1, SearchFindsWhatTryingAllMapsFinds) {
   }
 }
 
-TEST(Theorem1, NothingHeartbeatsGroupsWhenAsManyAreLostAsThereAreCopies) {
+TEST(Theorem1, NoPlacementBeatsGroupsForAsManyLossesAsCopies) {
   for_small_sizes([](std::uint32_t nodes, std::uint32_t copies) {
     if (nodes % copies != 0) return;
     EXPECT_EQ(best_survivors(nodes, copies)[copies], survivors(Strategy::group, nodes, copies, copies));
   });
 }
 
-TEST(Theorem1, MixedStaysWithinItsGapAndCoverHasNone) {
+TEST(Theorem1, MixedStaysWithinItsGapAndCoverIsOptimal) {
   for_small_sizes([](std::uint32_t nodes, std::uint32_t copies) {
     if (nodes % copies == 0) return;
     const double all = std::round(std::exp(log_choose(nodes, copies)));
@@ -145,7 +145,7 @@ TEST(Theorem1, GapOfMixedIsAttained) {
   EXPECT_EQ(best_survivors(5, 3)[3] - survivors(Strategy::mixed, 5, 3, 3), 2u * 3 - 3);
 }
 
-TEST(Theorem1, SpeaksOfNoMoreLossesThanCopies) {
+TEST(Theorem1, DoesNotHoldForMoreLossesThanCopies) {
   // A star: everyone's copy is on node 0. Of three lost nodes, the three others may be the ones.
   const Sets star{0b0011, 0b0101, 0b1001};
   EXPECT_EQ(survivors_by_exhaustion(4, 3, star), 1u);  // of 4
@@ -160,9 +160,9 @@ TEST(Theorem1, SpeaksOfNoMoreLossesThanCopies) {
   EXPECT_EQ(survivors(Strategy::group, 16, 2, 3), 448u);
 }
 
-// Where, for m dividing N, some other placement is better than groups: listed whole, so that docs/placement.md is
-// right.
-TEST(Theorem1, TurnsForMoreLossesExactlyHere) {
+// Where, for m dividing N, some other placement is better than groups. docs/protection.md says that this needs more
+// than m lost nodes.
+TEST(Theorem1, FailsForMoreLossesExactlyInTheKnownCases) {
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::set<std::uint32_t>> turns;  // (N, m) -> k
   for_small_sizes([&](std::uint32_t nodes, std::uint32_t copies) {
     if (nodes % copies != 0) return;
@@ -178,7 +178,7 @@ TEST(Theorem1, TurnsForMoreLossesExactlyHere) {
 
 // What the fewest sets cost: a node in both overlapping ones stores N mod m shards more, and no map with as few sets
 // that keeps every node's shard on the node itself does with less.
-TEST(Cover, StoresNoMoreThanTheFewestSetsForce) {
+TEST(Cover, StoresTheLeastThatTheFewestSetsAllow) {
   for_small_sizes([](std::uint32_t nodes, std::uint32_t copies) {
     std::uint32_t least = nodes;
     const std::uint32_t fewest = (nodes + copies - 1) / copies;

@@ -13,11 +13,6 @@ from pathlib import Path
 
 import pytest
 
-# For the nightly run alone: the first three need scripts/requirements_training_systems.txt, the others take minutes.
-if os.environ.get("CKPTENGINE_TEST_SYSTEMS") != "1":
-    collect_ignore = ["test_deepspeed.py", "test_megatron.py", "test_torchtitan.py", "test_jit_long.py",
-                      "test_jit_demo_long.py", "test_resize_long.py", "test_chaos_mechanisms_long.py"]
-
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("CKPTENGINE_BUILD_DIR", ROOT / "build" / "release"))
 sys.path[:0] = [str(ROOT / "tests" / "chaos"), str(ROOT / "scripts")]
@@ -103,6 +98,12 @@ def cluster(monkeypatch):
     cluster = LocalJob(Path("/dev/shm") / name, Path("/tmp") / name)
     yield cluster
     cluster.close()
+
+
+def nightly_but(each_change, cases) -> list:
+    """The parameters of a test. Those that `each_change` does not have are left to the nightly run."""
+    return [case if case in each_change else pytest.param(*(case if isinstance(case, tuple) else (case,)),
+                                                          marks=pytest.mark.nightly) for case in cases]
 
 
 def refused(call, *arguments, **options) -> tuple[Status, str]:

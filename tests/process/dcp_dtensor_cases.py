@@ -32,14 +32,15 @@ def meshes() -> list[tuple[DeviceMesh, list]]:
 
 @case(2, 4)
 def dtensors_change_mesh_and_placement(medium: Medium) -> None:
+    """A tensor for each mesh and placement, all in one checkpoint."""
     whole = torch.arange(16.0).reshape(4, 4)
-    for mesh, placement in meshes():
-        medium.save({"weight": distribute_tensor(whole, mesh, placement)})
-        for reader in medium.readers():
-            for other, target in meshes():
-                state = {"weight": zeros([4, 4], device_mesh=other, placements=target)}
-                dcp.load(state, storage_reader=reader)
-                check(state["weight"].full_tensor(), whole)
+    medium.save({str(i): distribute_tensor(whole + i, *stored) for i, stored in enumerate(meshes())})
+    for reader in medium.readers():
+        for other, target in meshes():
+            state = {str(i): zeros([4, 4], device_mesh=other, placements=target) for i in range(len(meshes()))}
+            dcp.load(state, storage_reader=reader)
+            for i in range(len(state)):
+                check(state[str(i)].full_tensor(), whole + i)
 
 
 @case(4)
@@ -115,22 +116,22 @@ def fully_sharded(seed: int, shape: tuple[int, ...], *sizes: int) -> nn.Module:
 
 @case(4)
 def hsdp_and_fsdp2_in_both_directions(medium: Medium) -> None:
-    for sizes in ((8, 16, 8), (5, 10, 15, 7)):
-        for stored, loaded in (((2, 2), (2, 2)), ((2, 2), (4,)), ((4,), (2, 2))):
-            model = fully_sharded(0, stored, *sizes)
-            state = dict(zip(("model", "optim"), get_state_dict(model, trained(model, sizes[0])), strict=True))
-            medium.save(state)
-            for reader in medium.readers():
-                other = fully_sharded(5, loaded, *sizes)
-                found = dict(zip(("model", "optim"), get_state_dict(other, trained(other, sizes[0], 1)), strict=True))
-                dcp.load(found, storage_reader=reader)
-                for one, value in state["model"].items():
-                    check(found["model"][one].full_tensor(), value.full_tensor())
-                for one, moments in state["optim"]["state"].items():
-                    for key, value in moments.items():
-                        value = value.full_tensor() if isinstance(value, DTensor) else value
-                        again = found["optim"]["state"][one][key]
-                        check(again.full_tensor() if isinstance(again, DTensor) else again, value)
+    even, uneven = (8, 16, 8), (5, 10, 15, 7)
+    for sizes, stored, loaded in ((even, (2, 2), (2, 2)), (uneven, (2, 2), (4,)), (uneven, (4,), (2, 2))):
+        model = fully_sharded(0, stored, *sizes)
+        state = dict(zip(("model", "optim"), get_state_dict(model, trained(model, sizes[0])), strict=True))
+        medium.save(state)
+        for reader in medium.readers():
+            other = fully_sharded(5, loaded, *sizes)
+            found = dict(zip(("model", "optim"), get_state_dict(other, trained(other, sizes[0], 1)), strict=True))
+            dcp.load(found, storage_reader=reader)
+            for one, value in state["model"].items():
+                check(found["model"][one].full_tensor(), value.full_tensor())
+            for one, moments in state["optim"]["state"].items():
+                for key, value in moments.items():
+                    value = value.full_tensor() if isinstance(value, DTensor) else value
+                    again = found["optim"]["state"][one][key]
+                    check(again.full_tensor() if isinstance(again, DTensor) else again, value)
 
 
 @case(2)

@@ -107,6 +107,7 @@ def run(settings: dict) -> None:
             continue
         with checkpointer.update(k):
             training.update()
+        checkpointer.ticket.wait(Stage.CAPTURING, COMMIT_MS)  # before_update() skips a snapshot that has no slot
         checkpointer.before_update()
         committed = checkpointer.ticket.wait(Stage.COMMITTED, COMMIT_MS)
         tell(k=k, committed=committed, message=checkpointer.ticket.message)

@@ -254,6 +254,7 @@ def run(settings: dict) -> None:
         else:
             with checkpointer.update(k):
                 training.update()
+            checkpointer.ticket.wait(Reached.CAPTURING, COMMIT_MS)  # before_update() skips a snapshot that has no slot
             checkpointer.before_update()
             if settings["spoils"] and k == settings["spoils"][1]:
                 continue  # nobody should wait for it

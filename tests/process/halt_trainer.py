@@ -5,9 +5,9 @@ forward pass. They sum their gradients in shared memory. A rank appends each ite
 FOLDER/losses-RANK, and the restored iteration to FOLDER/restored-RANK.
 
 A file FOLDER/COMMAND-RANK changes what it does in the forward pass: `spin` computes without end and holds the
-interpreter lock, `sleep` computes for 3 s, once, `die` and `stop` send the process a signal. `update` stops it within
-its next update. With a file FOLDER/notice the others notice a death at once, and raise. It ends with the iteration that
-FOLDER/end names. Halted, it ends with status 17 and writes FOLDER/halted-RANK."""
+interpreter lock, `sleep` waits until there is a file FOLDER/wake, `die` and `stop` send the process a signal. `update`
+stops it within its next update. With a file FOLDER/notice the others notice a death at once, and raise. It ends with
+the iteration that FOLDER/end names. Halted, it ends with status 17 and writes FOLDER/halted-RANK."""
 
 from __future__ import annotations
 
@@ -68,6 +68,7 @@ def group_bytes(ranks: int) -> int:
 
 
 def main() -> int:
+    np.seterr(over="ignore")
     folder, rank, ranks, options = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
     has = lambda command: (folder / f"{command}-{rank}").exists()  # noqa: E731
     group = Group(folder / "group", rank, ranks)
@@ -87,7 +88,9 @@ def main() -> int:
                     re.match(r"(a+)+b", "a" * 100)  # takes for ever, and lets no other thread in
                 if has("sleep"):
                     (folder / f"sleep-{rank}").unlink()
-                    time.sleep(3)
+                    while not (folder / "wake").exists():
+                        time.sleep(0.01)
+                        end_with_parent()
                 if has("die"):
                     for other in range(ranks):  # whose updates have ended, too
                         while f"\n{iteration - 1} " not in (folder / f"losses-{other}").read_text():
@@ -111,8 +114,3 @@ def main() -> int:
             (folder / f"halted-{rank}").write_text(str(halted))
             return 17
     return 0
-
-
-if __name__ == "__main__":
-    np.seterr(over="ignore")
-    sys.exit(main())

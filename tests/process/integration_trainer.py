@@ -61,6 +61,7 @@ class Observer:
         """Of a batch, after so many updates. It dies in the middle of an update."""
         ticket = None if self.checkpointer is None else self.checkpointer.ticket
         if ticket is not None:
+            ticket.wait(ckptengine.Stage.CAPTURING, COMMIT_MS)  # before_update() skips a snapshot that has no slot
             self.checkpointer.before_update()
             committed = ticket.wait(3, COMMIT_MS)
             self.tell(committed=committed, message=ticket.message)

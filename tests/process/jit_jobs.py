@@ -13,12 +13,12 @@ from pathlib import Path
 
 import jit_trainer
 from conftest import BUILD, build_file_of
-from fork_server import Processes
+from fork_server import TORCH, Processes
 from processes import build_file, kill_process
 
 # Each rank would import torch._dynamo when its optimizer takes a step.
 PRELOADED = ["torch", "torch._dynamo", "ckptengine.torch"]
-processes = Processes(*PRELOADED)
+processes = Processes(*TORCH)
 
 RANKS = 4
 DEADLINE_S = 90
@@ -82,7 +82,7 @@ class JitJob:
         while not condition():
             assert time.monotonic() < deadline, self.told()
             assert self.launcher.poll() is None, self.told()
-            time.sleep(0.01)
+            time.sleep(0.03)
 
     def lines(self, name: str, rank: int) -> list[list[str]]:
         path = self.folder / f"{name}-{rank}"

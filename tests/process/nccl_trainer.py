@@ -126,7 +126,7 @@ class Rank:
     def train(self, incarnation: int, iteration: int) -> None:
         communicator, end = Communicator(self.folder, incarnation, self.rank, self.gpu), self.folder / "end"
         while not end.exists() or iteration < int(end.read_text()):
-            time.sleep(0.01)
+            time.sleep(0.03)
             for command, number in (("die", signal.SIGKILL), ("stop", signal.SIGSTOP)):
                 if self.has(command):
                     os.kill(os.getpid(), number)

@@ -1,10 +1,11 @@
 """Takes steps with torch.optim and repeats them with kernels/optimizer.hpp.
 
-`optimizer_steps.py LIBRARY [cuda]` runs all groups of cases in this process's CPU capability, or on a GPU. It prints
-one JSON object: the capability, and for each group how many tensors it compared and which of them differ.
+`optimizer_steps.py LIBRARY CAPABILITY [sample]` runs all groups of cases, or a sample of them, in this process's CPU
+capability, or on a GPU ("cuda"). It prints one JSON object: the capability, and for each group how many tensors it
+compared and which of them differ.
 
 Where torch.sqrt() does not round correctly on a CPU, parameters of Adam and AdamW without fused=True are not compared,
-and the kernels go on from torch's. docs/recompute.md says why, and which steps on a GPU are not repeated."""
+and the kernels go on from torch's. docs/mechanisms.md says why, and which steps on a GPU are not repeated."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from collections.abc import Iterator
 import torch
 from optimizer_kernels import CAPABILITIES, Call
 
-DEVICE = torch.device(sys.argv[2] if len(sys.argv) > 2 else "cpu")
+DEVICE = torch.device("cuda" if sys.argv[2] == "cuda" else "cpu")
+IS_SAMPLE = "sample" in sys.argv
 IS_GPU = DEVICE.type == "cuda"
 FORMS = {"single": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 LEAF_BYTES = 65536
@@ -51,6 +53,8 @@ def is_repeated(configuration: tuple[type, dict], form: str) -> bool:
 
 
 CASES = [case for case in itertools.product(CONFIGURATIONS, FORMS) if is_repeated(*case)]
+if IS_SAMPLE:  # each configuration, with the three forms in turn
+    CASES = CASES[::2]
 
 
 def sqrt_rounds_correctly() -> bool:
@@ -174,6 +178,8 @@ class Run:
 def every_size(kernels: Kernels) -> Iterator[Run]:
     choose = random.Random(1)
     for size in range(1, 1001):
+        if IS_SAMPLE and size > 80 and size % 7:
+            continue
         for _ in range(3 if size <= 40 else 1):
             configuration, form = choose.choice(CASES)
             run = Run(kernels, *configuration, form, [size], seed=size)
@@ -190,7 +196,7 @@ def hundred_steps(kernels: Kernels) -> Iterator[Run]:
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             run.optimizer, max_lr=0.01, total_steps=101, cycle_momentum=cycle
         )
-        for step in range(100):
+        for step in range(20 if IS_SAMPLE else 100):
             gradients = [run.random(parameter.numel()) for parameter in run.parameters]
             for parameter, gradient in zip(run.parameters, gradients, strict=True):
                 parameter.grad = gradient.to(DEVICE)
@@ -206,7 +212,7 @@ def large_tensors(kernels: Kernels) -> Iterator[Run]:
     torch.set_num_threads(2)
     for seed, (configuration, form) in enumerate(CASES):
         run = Run(kernels, *configuration, form, [300_007], seed)
-        for _ in range(3):
+        for _ in range(2 if IS_SAMPLE else 3):
             run.step([run.random(300_007)])
         yield run
     torch.set_num_threads(1)

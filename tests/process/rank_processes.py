@@ -1,8 +1,10 @@
 """Processes of ranks: started together from one that has imported their modules, watched to their end, and the node
 beneath them lost."""
 
+import importlib
 import shutil
 import signal
+import sys
 import time
 
 from fork_server import Processes
@@ -12,8 +14,9 @@ DEADLINE_S = 100
 
 
 def ranks_of(*preloaded: str) -> Processes:
-    """Makes processes of ranks from one that has imported these modules, which takes longer than what a rank does."""
-    ranks = Processes(*preloaded, "pytest", __name__)
+    """Makes processes of ranks from one that has imported these modules, which takes longer than what a rank does.
+    fork_server.TORCH names what ranks with torch need."""
+    ranks = Processes(*preloaded)
     ranks.start_server()
     return ranks
 
@@ -34,6 +37,28 @@ def run_ranks(ranks, train, settings: list[dict], victims=(), daemon: bool = Tru
         for process in processes:
             process.kill()
             process.join()
+
+
+class Program:
+    """A module's main() in a process, which has the given words as its arguments."""
+
+    def __init__(self, ranks: Processes, module: str, *words: object) -> None:
+        self._process = ranks.Process(target=run_main, args=(module, list(map(str, words))))
+        self._process.start()
+        self.pid = self._process.pid
+
+    def wait(self, timeout_s: float) -> int:
+        self._process.join(timeout_s)
+        assert self._process.exitcode is not None, f"process {self.pid} runs after {timeout_s} s"
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+def run_main(module: str, words: list[str]) -> None:
+    sys.argv = [module, *words]
+    sys.exit(importlib.import_module(module).main())
 
 
 def lose_node(cluster, node: str) -> None:

@@ -106,11 +106,7 @@ class Rank:
 
 
 def main() -> None:
+    np.seterr(over="ignore")
     folder, rank, ranks, options = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
     with Engine(shard="model", **options) as engine:
         Rank(folder, rank, ranks, engine).run()
-
-
-if __name__ == "__main__":
-    np.seterr(over="ignore")
-    main()

@@ -112,6 +112,7 @@ def run(settings: dict) -> None:
             continue
         with checkpointer.update(k):
             training.update(k)
+        checkpointer.ticket.wait(Stage.CAPTURING, COMMIT_MS)  # before_update() skips a snapshot that has no slot
         checkpointer.before_update()
         stage = Stage.DURABLE if "storage" in settings["engine"] else Stage.COMMITTED
         committed = checkpointer.ticket.wait(stage, COMMIT_MS)

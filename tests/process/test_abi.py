@@ -35,7 +35,7 @@ def members(kind: str, name: str) -> list[list[str]]:
     return [line.split() for line in found[1].splitlines()]
 
 
-def test_functions_layouts_and_numbers_are_those_of_the_list():
+def test_functions_layouts_and_numbers_match_the_list():
     before, now = LIST.read_text(), listing()
     difference = "".join(difflib.unified_diff(before.splitlines(True), now.splitlines(True), "tests/abi.txt", "now"))
     assert not difference, (
@@ -43,7 +43,7 @@ def test_functions_layouts_and_numbers_are_those_of_the_list():
     )
 
 
-def test_the_library_exports_the_functions_of_the_list_and_nothing_else():
+def test_library_exports_exactly_the_listed_functions():
     command = ["nm", "--dynamic", "--defined-only", build_file_of("libckptengine.so")]
     symbols = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
     exported = {line.split()[2].partition("@")[0] for line in symbols.splitlines() if line.split()[1] != "A"}
@@ -75,7 +75,7 @@ def test_a_change_of_the_header_changes_the_list(tmp_path, change, by):
     assert listing(header) != LIST.read_text()
 
 
-def test_the_soname_and_the_namespace_of_symbols_are_those_of_docs():
+def test_soname_and_symbol_namespace_match_the_docs():
     library = build_file_of("libckptengine.so")
     dynamic = subprocess.run(["readelf", "-dW", library], check=True, capture_output=True, text=True).stdout
     soname = re.search(r"soname: \[libckptengine\.so\.(\d+)\]", dynamic)[1]

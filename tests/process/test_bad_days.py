@@ -44,7 +44,7 @@ def assert_stored(cluster, content: bytes = b"precious", **options) -> None:
 # ---- Memory ----
 
 
-def test_an_arena_beyond_its_budget_is_refused_and_training_goes_on(cluster):
+def test_arena_beyond_its_budget_is_refused_and_training_continues(cluster):
     with cluster.engine(copies=1, arena_bytes="2MiB") as engine:
         engine.register("state", bytearray(4 << 20))
         engine.restore()
@@ -58,12 +58,12 @@ def test_an_arena_beyond_its_budget_is_refused_and_training_goes_on(cluster):
 # ---- Agents ----
 
 
-def test_without_an_agent_and_leave_to_start_one_the_engine_says_so(cluster):
+def test_engine_reports_a_missing_agent_it_may_not_start(cluster):
     status, message = refused(cluster.engine, agent="attach")
     assert status is Status.NO_AGENT and "agent" in message
 
 
-def test_the_agent_of_another_job_is_not_taken(cluster):
+def test_agent_of_another_job_is_not_used(cluster):
     store_one(cluster, copies=1)
     (cluster.arena / "other").symlink_to(cluster.arena / cluster.job)
     status, message = refused(cluster.engine, job="other", agent="attach")
@@ -76,14 +76,14 @@ def test_an_agent_that_cannot_be_run_is_named(cluster):
     assert status is Status.NO_AGENT and "/nowhere/ckptd" in message
 
 
-def test_a_stale_arena_of_a_dead_run_is_taken_over(cluster):
+def test_stale_arena_of_a_dead_run_is_reused(cluster):
     store_one(cluster, copies=1)
     cluster.kill_agents()
     assert list(cluster.arena.glob("*/*/agent.sock"))
     assert_stored(cluster, copies=1)
 
 
-def test_what_is_broken_in_a_stale_arena_is_left_out(cluster):
+def test_damaged_pieces_of_a_stale_arena_are_ignored(cluster):
     store_one(cluster, copies=1)
     cluster.kill_agents()
     (folder,) = cluster.arena.glob("*/n0")
@@ -92,7 +92,7 @@ def test_what_is_broken_in_a_stale_arena_is_left_out(cluster):
     assert_stored(cluster, copies=1)
 
 
-def test_an_arena_whose_coordination_is_gone_is_of_use_or_refused_in_words(cluster):
+def test_arena_is_restored_after_its_coordination_directory_is_gone(cluster):
     """Somebody cleaned /tmp between two runs."""
     store_one(cluster, copies=1)
     cluster.kill_agents()
@@ -100,7 +100,7 @@ def test_an_arena_whose_coordination_is_gone_is_of_use_or_refused_in_words(clust
     assert_stored(cluster, copies=1)
 
 
-def test_a_peer_that_never_answers_stalls_nobody(cluster):
+def test_peer_that_never_answers_blocks_no_other(cluster):
     """The other node's agent is stopped: training goes on, a restore ends in time, and afterwards all is well."""
     def ranks():
         return together(*(lambda rank=rank: cluster.engine(rank, 2, restore_timeout_ms=3000) for rank in (0, 1)))
@@ -143,7 +143,8 @@ def test_a_peer_that_never_answers_stalls_nobody(cluster):
     assert targets == states
 
 
-def test_an_agent_that_is_stopped_before_the_first_snapshot_does_not_hold_up_training(cluster):
+@pytest.mark.nightly  # the next test stops the agent in the same way
+def test_agent_stopped_before_the_first_snapshot_does_not_delay_training(cluster):
     """Memory is asked of it in the background, and it does not answer until it is woken."""
     with cluster.engine(copies=1) as engine:
         engine.restore()
@@ -156,7 +157,7 @@ def test_an_agent_that_is_stopped_before_the_first_snapshot_does_not_hold_up_tra
         deadline = time.monotonic() + 60
         iteration = 100_000
         while not (ticket := engine.snapshot(iteration)).taken:
-            assert time.monotonic() < deadline, ticket.message
+            assert time.monotonic() < deadline, ticket
             iteration += 1
             time.sleep(0.05)
         engine.before_update()
@@ -166,17 +167,17 @@ def test_an_agent_that_is_stopped_before_the_first_snapshot_does_not_hold_up_tra
 
 def snapshot_until(engine, iteration: int, fits):
     """The first ticket that is as it should be, and its iteration."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 60
     while not fits(ticket := engine.snapshot(iteration)):
         engine.before_update()
-        assert time.monotonic() < deadline, ticket.message
+        assert time.monotonic() < deadline, ticket
         iteration += 1
         time.sleep(0.02)
     engine.before_update()
     return ticket
 
 
-def test_a_trainer_that_cannot_reach_its_agent_for_long_keeps_its_rank(cluster):
+def test_trainer_keeps_its_rank_during_a_long_loss_of_its_agent(cluster):
     """Its agent is stopped before the first snapshot, and when it wakes, the trainer cannot open a connection."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with cluster.engine(copies=1) as engine:
@@ -184,12 +185,13 @@ def test_a_trainer_that_cannot_reach_its_agent_for_long_keeps_its_rank(cluster):
         (pid,) = cluster.agents("n0")
         kill_process(pid, signal.SIGSTOP)
         engine.register("state", bytearray(b"precious"))
-        snapshot_until(engine, 0, lambda ticket: ticket.status is Status.TIMEOUT)
+        ticket = snapshot_until(engine, 0, lambda ticket: ticket.status is Status.TIMEOUT)
+        assert "stopped" in ticket.message, ticket.message
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
         try:
             snapshot_until(engine, 10_000, lambda ticket: "Too many open files" in ticket.message)
             os.kill(pid, signal.SIGCONT)
-            time.sleep(3)  # for the agent to do wrong: nothing waits for this
+            time.sleep(1.5)  # three claim timeouts, for the agent to do wrong: nothing waits for this
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         ticket = snapshot_until(engine, 100_000, lambda ticket: ticket.taken)
@@ -200,7 +202,7 @@ def test_a_trainer_that_cannot_reach_its_agent_for_long_keeps_its_rank(cluster):
 # ---- Ranks ----
 
 
-def test_the_second_trainer_of_a_rank_is_refused_and_the_first_goes_on(cluster):
+def test_second_trainer_of_a_rank_is_refused_and_the_first_continues(cluster):
     options = OPTIONS | cluster.options(copies=1)
     environment = os.environ | {f"CKPTENGINE_{key.upper()}": str(value) for key, value in options.items()}
     program = [build_file(BUILD, "chaos_trainer"), "lockstep=1", "bytes=65536"]
@@ -236,7 +238,7 @@ def test_another_world_size_than_the_stored_one_is_refused(cluster):
     assert_stored(cluster, copies=1)
 
 
-def test_ranks_that_disagree_on_the_world_size_are_told(cluster):
+def test_ranks_with_different_world_sizes_are_refused(cluster):
     one = cluster.engine(0, 2, node="n0", copies=1)
     other = cluster.engine(1, 3, node="n0", copies=1, restore_timeout_ms=3000)
     for engine in (one, other):
@@ -256,7 +258,7 @@ def test_ranks_that_disagree_on_the_world_size_are_told(cluster):
     ],
     ids=["shape", "renamed", "missing", "added", "capture"],
 )
-def test_a_layout_that_differs_is_refused_by_the_first_tensor(cluster, change, named):
+def test_different_layout_is_refused_and_the_first_tensor_named(cluster, change, named):
     with cluster.engine(copies=1) as engine:
         engine.register("bias", bytearray(b"12345678"))
         engine.register("weight", bytearray(b"abcdefgh"))
@@ -277,7 +279,7 @@ def test_a_layout_that_differs_is_refused_by_the_first_tensor(cluster, change, n
 # ---- Calls ----
 
 
-def test_a_snapshot_of_nothing_is_refused(cluster):
+def test_snapshot_without_tensors_is_refused(cluster):
     with cluster.engine(copies=1) as engine:
         engine.restore()
         status, message = refused(engine.snapshot, 0)

@@ -8,7 +8,7 @@ from abi import ROOT
 from conftest import build_file_of
 
 
-def test_the_tool_says_the_versions_that_programs_of_a_job_must_share():
+def test_ckptctl_prints_the_versions_that_programs_of_a_job_must_share():
     printed = subprocess.run([build_file_of("ckptctl"), "--version"], capture_output=True, text=True, check=True)
     lines = dict(line.split(" ") for line in printed.stdout.splitlines())
     assert list(lines) == ["library", "wire", "agent_requests", "arena_format", "storage_format"]
@@ -16,7 +16,7 @@ def test_the_tool_says_the_versions_that_programs_of_a_job_must_share():
     assert all(int(version) >= 1 for version in lines.values())
 
 
-def test_the_library_alone_is_configured_without_what_the_agent_takes(tmp_path):
+def test_library_alone_is_configured_without_the_agents_dependencies(tmp_path):
     """Where pkg-config knows of xxhash alone."""
     found = subprocess.run(
         ["pkg-config", "--variable=pcfiledir", "libxxhash"], capture_output=True, text=True, check=True

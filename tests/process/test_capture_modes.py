@@ -32,7 +32,7 @@ class CapturingRanks(Ranks):
         return [engine.stats().bytes_captured for engine in self.engines]
 
 
-def test_with_capture_jit_no_byte_of_the_main_shard_is_copied_between_two_captures(cluster):
+def test_capture_jit_copies_no_main_shard_between_captures(cluster):
     ranks = CapturingRanks(cluster, {"capture": "jit"}, {"capture": "jit"})
     assert ranks.captured(1) == [[0], [0]]
     before = ranks.main_bytes()
@@ -41,7 +41,7 @@ def test_with_capture_jit_no_byte_of_the_main_shard_is_copied_between_two_captur
     assert ranks.captured(1) == [[5], [5]]
 
 
-def test_with_capture_auto_ranks_on_two_nodes_that_share_their_state_capture_seldom(cluster):
+def test_capture_auto_captures_rarely_if_two_nodes_share_the_state(cluster):
     ranks = CapturingRanks(cluster, {"capture": "auto"}, {"capture": "auto"})
     assert ranks.captured(6) == [[0, 5], [0, 5]]
     assert ranks.health()["reason"] not in ("no_replica", "other_options")
@@ -51,19 +51,19 @@ def test_with_capture_auto_ranks_on_two_nodes_that_share_their_state_capture_sel
     (("rank0", "rank1"), ("n0", "n1")),  # full shard of FSDP
     (("model", "model"), ("n0", "n0")),  # replicas that one fault takes down together
 ])
-def test_with_capture_auto_ranks_without_a_replica_on_another_node_capture_every_iteration(cluster, shards, nodes):
+def test_capture_auto_captures_every_iteration_without_a_replica(cluster, shards, nodes):
     ranks = CapturingRanks(cluster, *({"capture": "auto", "shard": shard} for shard in shards), nodes=nodes)
     assert ranks.captured(6) == [[0, 1, 2, 3, 4, 5]] * 2
 
 
-def test_with_capture_jit_a_main_shard_without_a_replica_is_named(cluster):
+def test_capture_jit_names_a_main_shard_without_a_replica(cluster):
     ranks = CapturingRanks(cluster, {"capture": "jit", "shard": "left"}, {"capture": "jit", "shard": "right"})
     told = ranks.await_health(lambda told: told["reason"] == "no_replica")
     assert told["state"] == "degraded", told
     assert "has main shard left" in told["text"], told
 
 
-def test_ranks_that_differ_in_capture_are_named(cluster):
+def test_ranks_with_different_capture_options_are_named(cluster):
     ranks = CapturingRanks(cluster, {"capture": "every"}, {"capture": "jit"})
     told = ranks.await_health(lambda told: told["reason"] == "other_options")
     assert told["state"] == "degraded", told

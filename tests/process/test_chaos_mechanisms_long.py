@@ -11,9 +11,10 @@ from faults import KINDS
 LEAST = 40  # faults
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mode", [RECOMPUTE, RESIZE, SPREAD])
 @pytest.mark.timeout(1500)
-def test_no_byte_is_wrong_after_every_kind_of_fault_in(tmp_path, mode):
+def test_no_byte_is_wrong_after_every_kind_of_fault(tmp_path, mode):
     settings = Settings(BUILD, megabytes=4, mode=mode)
     slow = ("pause_faults", "store_faults", "neighbour_faults")
     kinds = [name for name, fault in KINDS.items() if fault.fits(settings) and fault.__module__ not in slow]

@@ -23,7 +23,7 @@ def free_port() -> int:
         return at.getsockname()[1]
 
 
-def test_only_the_rank_that_was_killed_starts_anew_in_a_process_that_was_ready(job):
+def test_only_the_killed_rank_restarts_in_a_spare_process(job):
     launcher = job.launch("--nproc-per-node", 3, words=["a word"])
     before = job.pids(3)
     [spare] = until(lambda: set(children(launcher.pid)) - set(before))
@@ -52,7 +52,7 @@ def test_ranks_get_the_variables_that_torchrun_sets(job):
         "TORCHELASTIC_RUN_ID": "name", "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1"}
 
 
-def test_a_rank_that_fails_twice_in_the_same_way_ends_the_job_with_its_trace(job):
+def test_same_failure_twice_ends_the_job_with_its_trace(job):
     launcher = job.launch("--nproc-per-node", 2)
     before = job.pids(2)
     job.do("raise-1")
@@ -64,7 +64,7 @@ def test_a_rank_that_fails_twice_in_the_same_way_ends_the_job_with_its_trace(job
     assert len(job.started(1)) == 2 and not runs(before[0])
 
 
-def test_a_rank_that_cannot_begin_anew_alone_lets_all_start_anew_together(job):
+def test_all_ranks_restart_if_one_cannot_restart_alone(job):
     launcher = job.launch("--nproc-per-node", 3, "--spares", 0)
     before = job.pids(3)
     kill_process(before[2])
@@ -82,7 +82,7 @@ def test_a_rank_that_cannot_begin_anew_alone_lets_all_start_anew_together(job):
     assert "NothingStored: nothing is stored" in launcher.text
 
 
-def test_a_rank_that_never_gets_further_ends_the_job(job):
+def test_rank_without_progress_ends_the_job(job):
     launcher = job.launch("--nproc-per-node", 2, "--max-restarts", 1, "--spares", 0)
     job.pids(2)
     job.do("anew-0")
@@ -102,7 +102,7 @@ def test_a_rank_that_fails_too_often_ends_the_job(job):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_that_ends_the_launcher_ends_its_ranks_and_leaves_nothing(job, number):
+def test_signal_to_the_launcher_ends_its_ranks_and_leaves_nothing(job, number):
     launcher = job.launch("--nproc-per-node", 2)
     until(lambda: len(children(launcher.pid)) == 3)
     pids = job.pids(2)
@@ -115,7 +115,7 @@ def test_a_signal_that_ends_the_launcher_ends_its_ranks_and_leaves_nothing(job, 
     assert f"{number.name} was sent to the launcher" in launcher.text
 
 
-def test_ranks_that_do_not_end_are_killed_and_at_once_after_a_second_signal(job):
+def test_ranks_that_do_not_end_are_killed_immediately_on_a_second_signal(job):
     launcher = job.launch("--nproc-per-node", 1, "--shutdown-timeout", 600, words=["stubborn"])
     [pid] = job.pids(1)
     kill_process(launcher.pid, signal.SIGTERM)
@@ -136,7 +136,7 @@ def test_other_signals_are_passed_on(job):
     assert launcher.end() == 0
 
 
-def test_everything_ends_with_a_launcher_that_is_killed(job):
+def test_all_processes_end_with_a_killed_launcher(job):
     launcher = job.launch("--nproc-per-node", 2, words=["stubborn"])
     pids = job.pids(2)
     until(lambda: len(children(launcher.pid)) == 3)
@@ -163,7 +163,7 @@ def nodes(port: int, count: int = 2) -> list:
     return ["--nnodes", count, "--nproc-per-node", 2, "--rdzv-endpoint", f"localhost:{port}", "--rdzv-id", "nodes"]
 
 
-def test_ranks_of_a_lost_node_start_anew_under_the_launcher_that_takes_its_place(job):
+def test_ranks_of_a_lost_node_restart_under_its_replacement(job):
     port = free_port()
     first = job.launch(*nodes(port), "--node-rank", 0)
     second = job.launch(*nodes(port), "--node-rank", 1)
@@ -181,7 +181,7 @@ def test_ranks_of_a_lost_node_start_anew_under_the_launcher_that_takes_its_place
     assert before[:2] == job.pids(2)
 
 
-def test_a_launcher_that_stands_by_takes_a_stopped_ones_place_and_that_one_ends_its_ranks_when_it_wakes(job):
+def test_standby_launcher_replaces_a_stopped_one_which_ends_its_ranks_later(job):
     port = free_port()
     brief = ["--node-timeout", 3]
     first = job.launch(*nodes(port), *brief, "--node-rank", 0)
@@ -214,7 +214,7 @@ def test_ranks_of_all_nodes_end_when_the_launcher_of_node_0_is_lost(job):
     until(lambda: not [pid for pid in before if runs(pid)])
 
 
-def test_a_lost_node_whose_place_nobody_takes_ends_the_job(job):
+def test_lost_node_without_a_replacement_ends_the_job(job):
     port = free_port()
     first = job.launch(*nodes(port), "--node-rank", 0, "--replace-timeout", 0.2)
     second = job.launch(*nodes(port), "--node-rank", 1)
@@ -224,7 +224,7 @@ def test_a_lost_node_whose_place_nobody_takes_ends_the_job(job):
     assert "no other has taken its place within 0.2 s. Start one on a healthy machine with --node-rank 1" in first.text
 
 
-def test_a_failure_on_one_node_ends_the_job_on_all_with_the_same_words(job):
+def test_failure_on_one_node_ends_the_job_on_all_with_the_same_message(job):
     port = free_port()
     launchers = [job.launch(*nodes(port), "--node-rank", number, "--max-restarts", 0) for number in range(2)]
     job.pids(4)
@@ -235,7 +235,7 @@ def test_a_failure_on_one_node_ends_the_job_on_all_with_the_same_words(job):
         assert "ckptrun: ValueError: no luck" in launcher.text
 
 
-def test_launchers_that_do_not_fit_together_are_refused(job):
+def test_conflicting_launchers_are_refused(job):
     port = free_port()
     job.launch(*nodes(port), "--node-rank", 0)
     job.launch(*nodes(port), "--node-rank", 1)

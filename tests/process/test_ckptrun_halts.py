@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import build_file_of
+from conftest import build_file_of, nightly_but
 from launched import Job, runs, until
 from processes import kill_process
 
@@ -53,9 +53,11 @@ def restored(job: Job, rank: int) -> list[tuple[int, int]]:
     return [(int(line.split()[0]), int(line.split()[1])) for line in lines]
 
 
-@pytest.mark.parametrize("command, why", [
-    ("stop", "its process is stopped"), ("spin", "it has neither ended nor rejoined within 1 s")])
-def test_a_rank_that_holds_a_halted_job_up_is_killed_and_no_finished_iteration_is_lost(job, command, why):
+STOPPED, SPINS = ("stop", "its process is stopped"), ("spin", "it has neither ended nor rejoined within 1 s")
+
+
+@pytest.mark.parametrize(("command", "why"), nightly_but([STOPPED], [STOPPED, SPINS]))
+def test_rank_that_delays_a_halted_job_is_killed_without_losing_an_iteration(job, command, why):
     launcher = train(job, "--halt-grace", 1)
     (job.folder / f"{command}-1").touch()
     launcher.await_text(rf"^ckptrun: rank 1 holds the halted job up: {why}. It is killed, and starts anew$")
@@ -66,7 +68,7 @@ def test_a_rank_that_holds_a_halted_job_up_is_killed_and_no_finished_iteration_i
     finish(job, launcher)
 
 
-@pytest.mark.parametrize("command", ["die", "stop", "spin"])
+@pytest.mark.parametrize("command", nightly_but(["spin"], ["die", "stop", "spin"]))
 def test_ranks_that_rejoin_keep_their_processes(job, command):
     rank = 1
     launcher = train(job, "--halt-grace", 2, words=["rejoin"])
@@ -96,7 +98,7 @@ def finish(job: Job, launcher) -> None:
     assert launcher.end() == 0, launcher.text
 
 
-def test_all_ranks_start_anew_together_once_they_are_captured_if_the_script_cannot_rejoin(job):
+def test_captured_ranks_restart_together_if_the_script_cannot_rejoin(job):
     launcher = train(job, "--restart", "all")
     pids = [restored(job, rank)[0][0] for rank in range(RANKS)]
     (job.folder / "die-1").touch()
@@ -109,7 +111,7 @@ def test_all_ranks_start_anew_together_once_they_are_captured_if_the_script_cann
     assert len(re.findall(r"^ckptrun: rank \d starts anew", launcher.text, re.MULTILINE)) == RANKS
 
 
-def test_agents_outlive_a_launcher_that_is_killed_and_the_next_start_restores_from_their_memory(job):
+def test_next_start_restores_from_agents_that_outlived_the_launcher(job):
     launcher = train(job)
     pids = [restored(job, rank)[0][0] for rank in range(RANKS)]
     kill_process(launcher.pid)

@@ -85,7 +85,7 @@ def wipe(cluster, folder: str = "") -> None:
     shutil.rmtree(gone, ignore_errors=True)  # agents may still write records into it
 
 
-def test_a_job_writes_its_records_again_when_they_are_wiped_and_goes_on(cluster):
+def test_job_rewrites_wiped_records_and_continues(cluster):
     job = begin(cluster)
     before = lasting(records(cluster))
     pids = {node: cluster.agents(f"n{node}") for node in range(RANKS)}
@@ -106,7 +106,7 @@ def test_a_job_writes_its_records_again_when_they_are_wiped_and_goes_on(cluster)
     assert numbers.items() <= records(cluster).items()
 
 
-def test_an_agent_that_restarts_before_the_others_have_seen_the_wipe_gets_its_number_back(cluster):
+def test_agent_restarted_right_after_a_wipe_gets_its_number_back(cluster):
     job = begin(cluster)
     before = {key: value for key, value in records(cluster).items() if key.startswith(("taken/", "token"))}
     others = [pid for node in (0, 2, 3) for pid in cluster.agents(f"n{node}")]
@@ -145,7 +145,7 @@ LOST_RECORDS = [("", "record of incarnation 1"), ("rank_assignments", "rank assi
 
 
 @pytest.mark.parametrize(("lost", "said"), LOST_RECORDS, ids=["all records", "rank assignments"])
-def test_ranks_whose_records_are_lost_with_the_leader_start_again_and_restore_the_newest(cluster, lost, said):
+def test_ranks_restore_the_newest_checkpoint_after_losing_leader_and_records(cluster, lost, said):
     job = begin(cluster)
     (leader,) = [agent["node"] for agent in agents(cluster) if agent["is_leader"]]
     leaders = cluster.agents(leader)
@@ -168,7 +168,7 @@ def test_ranks_whose_records_are_lost_with_the_leader_start_again_and_restore_th
     job.assert_restored(newest + 2)
 
 
-def test_a_job_in_etcd_goes_on_after_its_records_were_deleted(cluster, tmp_path):
+def test_job_in_etcd_continues_after_its_records_were_deleted(cluster, tmp_path):
     etcd = Etcd(tmp_path / "etcd")
     try:
         job = Job(cluster, False, coordination=etcd.start())
@@ -198,7 +198,7 @@ def test_a_job_in_etcd_goes_on_after_its_records_were_deleted(cluster, tmp_path)
         etcd.stop()
 
 
-def test_records_that_were_set_back_are_overruled_by_what_agents_know(cluster):
+def test_agents_overrule_records_that_were_set_back(cluster):
     job = begin(cluster)
     folder, copy = cluster.coordination / cluster.job, cluster.coordination / "copy"
     for _ in range(100):  # a record may be replaced while it is copied
@@ -238,7 +238,7 @@ def put_record(cluster, key: str, value: str) -> None:
         put_record(cluster, key, value)
 
 
-def test_an_epoch_that_no_leader_can_have_had_is_told_and_gc_of_the_records_mends_it(cluster):
+def test_impossible_epoch_is_reported_and_repaired_by_gc(cluster):
     job = begin(cluster)
     put_record(cluster, "leader", json.dumps({"epoch": 2**64 - 1, "node": 3, "heartbeat": 0}))
     wait_until(lambda: "damaged" in notices(cluster), "it is told")
@@ -252,7 +252,7 @@ def test_an_epoch_that_no_leader_can_have_had_is_told_and_gc_of_the_records_mend
 
 
 @pytest.mark.parametrize("record", ["incarnation", "leader"])
-def test_a_pipe_in_the_place_of_a_record_holds_up_nobody(cluster, record):
+def test_pipe_in_place_of_a_record_blocks_no_agent(cluster, record):
     job = begin(cluster)
     folder = cluster.coordination / cluster.job
     number = max(revision(file) for file in folder.glob(f"{record}@*")) + 1000
@@ -268,7 +268,7 @@ def test_a_pipe_in_the_place_of_a_record_holds_up_nobody(cluster, record):
     assert not cluster.agents()
 
 
-def test_two_machines_with_one_node_name_are_both_told_and_the_first_one_goes_on(cluster, tmp_path):
+def test_two_machines_with_the_same_node_name_are_warned_and_the_first_continues(cluster, tmp_path):
     first = cluster.engine(0, 1, copies=1)
     first.register("state", bytearray(8))
     first.restore()
@@ -280,7 +280,7 @@ def test_two_machines_with_one_node_name_are_both_told_and_the_first_one_goes_on
     assert cluster.agents() == pids
 
 
-def test_machines_that_look_into_directories_of_their_own_are_told_so_by_trainer_and_doctor(cluster):
+def test_trainer_and_doctor_report_machines_that_do_not_share_the_directory(cluster):
     """Each waits for the other's rank. Both directories lie where no other machine sees them."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", ignore_cleanup_errors=True) as folder:
         engines = [
@@ -302,7 +302,7 @@ def test_machines_that_look_into_directories_of_their_own_are_told_so_by_trainer
         assert "no other machine sees it (tmpfs)" in doctor.stdout
 
 
-def test_a_rank_that_is_late_in_a_shared_store_is_not_blamed_on_the_directory(cluster):
+def test_late_rank_is_not_blamed_on_the_shared_directory(cluster):
     with tempfile.TemporaryDirectory(dir="/dev/shm", ignore_cleanup_errors=True) as folder:
         engines = [cluster.engine(rank, 2, coordination=folder + "/one", restore_timeout_ms=3000) for rank in range(2)]
         status, message = refused(engines[0].restore)

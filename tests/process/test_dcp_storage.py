@@ -132,7 +132,7 @@ def fresh_state() -> dict:
     return state_of(*make(2), torch.zeros(4, 4), Position(7).state_dict())
 
 
-def test_all_that_a_checkpointer_stored_is_loaded_by_the_keys_of_the_state_dict(stored):
+def test_stored_state_of_a_checkpointer_is_loaded_by_state_dict_keys(stored):
     storage, expected = stored
     state = fresh_state()
     assert len(differing(state, expected)) > 10
@@ -165,7 +165,7 @@ def test_a_part_of_the_state_is_loaded(stored):
     assert found["scheduler"] == expected["scheduler"]
 
 
-def test_what_is_not_stored_is_told_or_left_alone(stored):
+def test_missing_keys_are_reported_or_kept(stored):
     storage, expected = stored
     state = {"model": {"conv.bias": torch.zeros(3), "conv.gain": torch.ones(3)}}
     with pytest.raises(CheckpointException, match=r"Missing key in checkpoint state_dict: model.conv.gain"):
@@ -191,7 +191,7 @@ class App:
         set_state_dict(self.net, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
 
 
-def test_stateful_objects_are_loaded_from_where_the_state_dict_has_them(stored):
+def test_stateful_objects_are_loaded_at_their_keys(stored):
     storage, expected = stored
     net, optimizer, _ = make(2)
     at = {"model": "app.model", "optim": "app.optimizer"}
@@ -233,7 +233,7 @@ def test_a_wrapped_model_is_loaded_by_its_names_with_and_without_the_wrapper(clu
 # ---- several shards ----
 
 
-def test_shards_in_several_parts_are_read_and_the_newest_is_taken_unless_one_is_named(tmp_path):
+def test_newest_checkpoint_in_parts_is_read_unless_another_is_named(tmp_path):
     states = {k: {"model": torch.randn(1000, 257), "small": torch.tensor(k)} for k in (3, 12)}
     for k, state in states.items():
         write_checkpoint(tmp_path / "storage", k, {"model/3": state})
@@ -270,7 +270,7 @@ def test_every_flipped_bit_is_noticed(tmp_path):
     assert folder.exists()
 
 
-def test_a_damaged_part_of_a_file_does_not_hinder_who_needs_another(tmp_path):
+def test_damage_in_one_part_does_not_affect_others(tmp_path):
     state = {"weight": torch.randn(700, 3000), "bias": torch.randn(70)}  # 8 MB
     folder = write_checkpoint(tmp_path / "storage", 3, {"model": state})
     flip_bit(folder / "model.1.safetensors", 5_000_000)  # the bias lies before it
@@ -293,7 +293,7 @@ def test_a_manifest_that_was_moved_is_refused_and_does_not_count_as_the_newest(t
     assert read.iteration == 3 and differing(found, state) == []
 
 
-def test_a_file_that_is_cut_off_and_a_storage_without_the_job_are_told(tmp_path):
+def test_truncated_file_and_missing_job_are_reported(tmp_path):
     folder = write_checkpoint(tmp_path / "storage", 3, {"model": {"weight": torch.randn(100, 100)}})
     with pytest.raises(CheckpointException, match=r"has no whole checkpoint; check that this is the job's storage"):
         dcp.load({}, storage_reader=reader(tmp_path / "storage", job="other"))
@@ -315,7 +315,7 @@ def captured(name: str, **tensors: torch.Tensor) -> dict[str, torch.Tensor]:
     return tensors | {"python_state": torch.frombuffer(bytearray(state), dtype=torch.uint8)}
 
 
-def test_a_tensor_that_ranks_stored_apart_is_loaded_elsewhere_only_if_all_have_the_same(tmp_path):
+def test_tensor_stored_by_several_ranks_is_loaded_elsewhere_only_if_equal(tmp_path):
     shards = {}
     for rank in (0, 1):
         shards[f"rank{rank}"] = {"model.same": torch.arange(50.0), "model.expert": torch.full((50,), float(rank))}

@@ -23,7 +23,10 @@ def told(ranks, tmp_path_factory):
 
     def of(world_size: int) -> dict[str, str]:
         if world_size not in found:
-            found[world_size] = run(ranks, tmp_path_factory.mktemp("cases"), world_size)
+            try:
+                found[world_size] = run(ranks, tmp_path_factory.mktemp("cases"), world_size)
+            except AssertionError as error:  # not again for each case
+                found[world_size] = dict.fromkeys(CASES[world_size], str(error) or "the ranks did not end well")
         return found[world_size]
 
     return of
@@ -51,5 +54,5 @@ ALL = [(world_size, name) for world_size, cases in CASES.items() for name in cas
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("world_size", "name"), ALL, ids=[f"{name}-{size}" for size, name in ALL])
-def test_as_torch_promises(told, world_size, name):
+def test_dcp_case_passes_as_in_torch(told, world_size, name):
     assert not told(world_size)[name], told(world_size)[name]

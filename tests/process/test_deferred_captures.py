@@ -57,7 +57,7 @@ def commit_next(job: Job, iteration: int) -> int:
 
 
 @pytest.mark.parametrize("slots", [2, 3])
-def test_no_iteration_is_skipped_with_two_slots_where_replication_takes_no_longer_than_an_iteration(cluster, slots):
+def test_two_slots_skip_no_iteration_if_replication_is_fast_enough(cluster, slots):
     """Each snapshot comes right after the capture of the one before, and its iteration lasts until there is a slot."""
     job = begin(cluster, own_slots=slots)
     iterations = 60
@@ -76,7 +76,7 @@ def test_no_iteration_is_skipped_with_two_slots_where_replication_takes_no_longe
     job.assert_restored(iterations - 1)
 
 
-def test_a_snapshot_without_a_slot_until_the_update_is_a_skip_and_nothing_is_logged(cluster, caplog):
+def test_snapshot_without_a_slot_until_the_update_is_skipped_silently(cluster, caplog):
     job = begin(cluster)
     use_both_slots(job, 0)
     caplog.clear()
@@ -90,7 +90,7 @@ def test_a_snapshot_without_a_slot_until_the_update_is_a_skip_and_nothing_is_log
 
 
 @pytest.mark.parametrize("strike", [signal.SIGSTOP, signal.SIGKILL])
-def test_an_agent_that_grants_no_slot_any_more_delays_nothing_and_the_job_goes_on_after_it(cluster, strike):
+def test_agent_that_stops_granting_slots_delays_nothing(cluster, strike):
     job = begin(cluster)
     use_both_slots(job, 0)
     ticket = offer(job, 0, 2)
@@ -112,7 +112,7 @@ def test_an_agent_that_grants_no_slot_any_more_delays_nothing_and_the_job_goes_o
     job.assert_restored(last)
 
 
-def test_what_waits_for_a_slot_when_the_engine_is_closed_is_captured_and_committed(cluster):
+def test_close_captures_and_commits_a_waiting_snapshot(cluster):
     job = begin(cluster)
     for rank in range(RANKS - 1):
         use_both_slots(job, rank)
@@ -127,7 +127,7 @@ def test_what_waits_for_a_slot_when_the_engine_is_closed_is_captured_and_committ
     job.assert_restored(2)
 
 
-def test_the_snapshot_of_a_job_that_ends_waits_for_its_slot(cluster):
+def test_last_snapshot_of_a_job_waits_for_its_slot(cluster):
     job = begin(cluster)
     last = RANKS - 1
     for rank in range(last):

@@ -8,6 +8,7 @@ import time
 
 import pytest
 from conftest import build_file_of
+from fork_server import TORCH
 from rank_processes import DEADLINE_S, lose_node, ranks_of, run_ranks
 
 STEP = 3  # iterations between restarts
@@ -21,7 +22,7 @@ def train_rank(settings: dict) -> None:
 
 @pytest.fixture(scope="module")
 def ranks():
-    return ranks_of("elastic_trainer", "torch._dynamo", __name__)
+    return ranks_of(*TORCH)
 
 
 class Job:
@@ -106,7 +107,7 @@ def test_four_ranks_become_two_on_other_nodes_and_four_again(cluster, ranks, tmp
 
 
 @pytest.mark.timeout(300)
-def test_two_ranks_go_on_with_what_is_left_when_one_of_four_nodes_is_lost(cluster, ranks, tmp_path):
+def test_two_ranks_continue_after_the_loss_of_one_of_four_nodes(cluster, ranks, tmp_path):
     job, control = Job(ranks, tmp_path / "job", cluster), Job(ranks, tmp_path / "control")
     four, two = ["n0", "n1", "n2", "n3"], ["n1", "n2"]
     job.run(four)

@@ -9,7 +9,7 @@ from processes import build_file
 DEADLINE_S = 60
 
 
-def test_a_variable_that_is_no_option_is_a_warning_and_others_are_nobodys_business(cluster, monkeypatch, caplog):
+def test_unknown_own_variable_gives_a_warning_and_others_are_ignored(cluster, monkeypatch, caplog):
     monkeypatch.setenv("CKPTENGINE_BANANAS", "3")
     monkeypatch.setenv("CKPT_DIR", "/ckpts")
     monkeypatch.setenv("CKPT_PATH", "/ckpts/last")
@@ -20,7 +20,7 @@ def test_a_variable_that_is_no_option_is_a_warning_and_others_are_nobodys_busine
     assert agent_log.count("CKPTENGINE_BANANAS") == 1 and "CKPT_" not in agent_log
 
 
-def test_a_variable_of_an_earlier_release_is_not_read_and_is_told(cluster, monkeypatch, caplog):
+def test_variable_of_an_earlier_release_is_ignored_with_a_warning(cluster, monkeypatch, caplog):
     monkeypatch.setenv("CKPT_COPIES", "many")
     with caplog.at_level(logging.WARNING, "ckptengine"), cluster.engine(copies=1) as engine:
         assert not engine.restore().found

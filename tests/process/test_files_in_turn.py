@@ -24,13 +24,13 @@ def workers_by_file(folder: Path, *names: str) -> list[set[str]]:
         (folder / f"{name}.py").write_text(FILE)
     words = ["-q", "-p", "no:cacheprovider", "-p", "files_in_turn", "-n", "2", "--dist", "loadscope", folder]
     subprocess.run([sys.executable, "-m", "pytest", *words], check=True, capture_output=True, timeout=60, cwd=folder,
-                   env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")})
+                   env=os.environ | {"PYTHONPATH": str(ROOT / "scripts" / "testing")})
     ran = [(folder / f"{name}.ran").read_text().split() for name in names]
     assert [len(workers) for workers in ran] == [6] * len(names)
     return [set(workers) for workers in ran]
 
 
-def test_tests_of_a_file_run_in_one_process(tmp_path):
+def test_tests_of_one_file_run_in_one_process(tmp_path):
     first, second = workers_by_file(tmp_path, "test_first", "test_second")
     assert len(first) == len(second) == 1 and first != second
 

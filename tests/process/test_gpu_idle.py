@@ -52,7 +52,7 @@ def ckptctl(cluster, *words: object) -> str:
     return answer.stdout
 
 
-def test_bubbles_of_a_gpu_are_shown_and_captures_go_into_them(cluster, tmp_path):
+def test_gpu_bubbles_are_shown_and_used_for_captures(cluster, tmp_path):
     with Trainer(cluster) as trainer:
         assert trainer.says() == {"iteration": -1, "values": []}
         told = trainer.says()
@@ -72,7 +72,7 @@ def test_bubbles_of_a_gpu_are_shown_and_captures_go_into_them(cluster, tmp_path)
         assert {"rank 0: bubbles", "rank 0: copying", "rank 0: communication"} <= names
 
 
-def test_a_rank_killed_while_its_gpu_copies_in_a_bubble_restores_the_checkpoint_before_it(cluster):
+def test_rank_killed_during_a_copy_in_a_bubble_restores_the_previous_checkpoint(cluster):
     with Trainer(cluster, "strike") as trainer:
         committed = -1
         trainer.says()

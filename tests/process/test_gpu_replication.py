@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import BUILD, ROOT, build_file_of
+from conftest import BUILD, ROOT, build_file_of, nightly_but
 from gpu_driver import nccl_file
 from processes import kill_process
 
@@ -153,7 +153,7 @@ def fresh(ranks: int) -> list[dict]:
     return [{"iteration": -1, "values": [], "message": "", "slow_copies": 0}] * ranks
 
 
-def test_what_lands_is_committed_and_survives_trainers_and_nodes(job):
+def test_pieces_delivered_by_gpus_are_committed_and_survive_trainers_and_nodes(job):
     assert job.start() == [{"iteration": -1, "values": [], "message": "", "slow_copies": 0}] * RANKS
     for iteration in range(1, 4):
         job.commit(iteration)
@@ -180,7 +180,7 @@ def test_bytes_that_cross_to_other_nodes_go_to_the_gpu_only_once(job):
 
 
 @needs_test_doubles
-def test_a_byte_that_changes_on_its_way_is_fetched_anew(job):
+def test_byte_damaged_in_transit_is_fetched_again(job):
     job.start()
     job.commit(1)
     job.commit(2)
@@ -196,7 +196,7 @@ def test_a_byte_that_changes_on_its_way_is_fetched_anew(job):
     assert job.start() == restored(3)
 
 
-def test_an_agent_that_is_started_again_finds_the_path_as_it_was(job):
+def test_restarted_agent_resumes_gpu_replication(job):
     job.start()
     for iteration in range(1, 4):
         job.commit(iteration)
@@ -214,8 +214,9 @@ def test_an_agent_that_is_started_again_finds_the_path_as_it_was(job):
     assert job.start() == restored(7)
 
 
+@pytest.mark.nightly  # another member hangs for each change, see below
 @needs_test_doubles
-def test_a_member_that_hangs_costs_time_alone(job):
+def test_hung_member_costs_only_time(job):
     job.start()
     job.commit(1)
     job.trainers[1].hears("hang")
@@ -227,8 +228,9 @@ def test_a_member_that_hangs_costs_time_alone(job):
     assert job.start() == restored(4)
 
 
-@pytest.mark.parametrize(("protection", "ranks", "lost"), [("xor(3)", 3, ["n1"]), ("rs(4,2)", 4, ["n0", "n2"])])
-def test_parity_that_gpus_make_is_committed_and_gives_lost_nodes_back(cluster, protection, ranks, lost):
+@pytest.mark.parametrize(("protection", "ranks", "lost"), nightly_but(
+    [("rs(4,2)", 4, ["n0", "n2"])], [("xor(3)", 3, ["n1"]), ("rs(4,2)", 4, ["n0", "n2"])]))
+def test_parity_made_by_gpus_is_committed_and_restores_lost_nodes(cluster, protection, ranks, lost):
     job = Job(cluster, ranks, protection=protection)
     try:
         assert job.start() == fresh(ranks)
@@ -250,7 +252,7 @@ def test_parity_that_gpus_make_is_committed_and_gives_lost_nodes_back(cluster, p
 
 
 @needs_test_doubles
-def test_without_gpus_that_make_it_parity_is_made_on_hosts(cluster):
+def test_hosts_make_parity_if_gpus_do_not(cluster):
     job = Job(cluster, 3, protection="xor(3)")
     try:
         job.start()

@@ -51,7 +51,7 @@ def segment_bytes(cluster) -> int:
 
 @pytest.mark.parametrize("protection", ["copies(2)", "xor(4)"])
 @pytest.mark.parametrize("shared", [False, True])
-def test_the_first_checkpoint_of_state_that_has_grown_is_taken_and_committed(cluster, shared, protection):
+def test_first_checkpoint_of_grown_state_is_committed(cluster, shared, protection):
     job = begin(cluster, shared, protection=protection)
     job.commit(1)
     job.commit(2)
@@ -64,7 +64,7 @@ def test_the_first_checkpoint_of_state_that_has_grown_is_taken_and_committed(clu
     job.commit(5)
 
 
-def test_what_was_committed_before_the_state_grew_is_there_until_the_next_commit(cluster):
+def test_commit_before_the_growth_is_kept_until_the_next_commit(cluster):
     job = begin(cluster)
     job.commit(1)
     job.grow()
@@ -76,7 +76,7 @@ def test_what_was_committed_before_the_state_grew_is_there_until_the_next_commit
     job.assert_restored(1)
 
 
-def test_an_agent_that_dies_after_the_state_grew_finds_all_of_it_again(cluster):
+def test_agent_that_dies_after_the_growth_finds_all_state_again(cluster):
     job = begin(cluster)
     job.commit(1)
     job.grow()
@@ -86,7 +86,7 @@ def test_an_agent_that_dies_after_the_state_grew_finds_all_of_it_again(cluster):
     job.assert_restored(2)
 
 
-def test_slots_that_were_outgrown_are_given_back(cluster):
+def test_outgrown_slots_are_freed(cluster):
     job = begin(cluster)
     job.commit(1)
     before = segment_bytes(cluster)
@@ -97,7 +97,7 @@ def test_slots_that_were_outgrown_are_given_back(cluster):
     assert segment_bytes(cluster) < before * (len(job.states[0]) + GROWN_BYTES) / len(job.states[0]) * 1.3
 
 
-def test_state_that_outgrows_the_arena_is_refused_and_what_was_committed_stays(cluster):
+def test_state_larger_than_the_arena_is_refused_and_the_commit_kept(cluster):
     job = begin(cluster, arena_bytes="12MiB")
     job.commit(1)
     job.grow()

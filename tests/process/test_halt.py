@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from ckptengine import Stage, Status
 from conftest import BUILD, build_file_of, together
+from fork_server import Processes
 from halt_trainer import group_bytes
 from processes import build_file, kill_process
+from rank_processes import Program
 
 DEADLINE_S = 90
 RANKS = 4
@@ -23,15 +23,17 @@ FLOOR_MS = 1000
 CAPTURE_EVERY = 10
 END = 75
 
+processes = Processes("numpy", "ckptengine")
+
 
 class HaltingJob:
     """Four trainers in processes of their own, each on a node of its own, with the same parameters."""
 
-    program = "halt_trainer.py"
+    program = "halt_trainer"
 
     def __init__(self, cluster, folder: Path, **options: object) -> None:
         self.cluster, self.folder, self.options = cluster, folder, options
-        self.trainers: list[subprocess.Popen] = []
+        self.trainers: list[Program] = []
         folder.mkdir()
 
     def start(self) -> None:
@@ -44,16 +46,13 @@ class HaltingJob:
                 command.unlink()
         self.trainers = [self.start_rank(rank) for rank in range(RANKS)]
 
-    def start_rank(self, rank: int) -> subprocess.Popen:
+    def start_rank(self, rank: int) -> Program:
         given = self.cluster.options(rank, RANKS, **{
             "hang_floor_ms": FLOOR_MS, "on_suspicion": "halt", "capture_every": CAPTURE_EVERY,
             "restore_timeout_ms": 30_000} | self.options)
         given = {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
         given["library"] = str(build_file(BUILD, "libckptengine.so"))
-        return subprocess.Popen(
-            [sys.executable, Path(__file__).with_name(self.program), self.folder, str(rank), str(RANKS),
-             json.dumps(given)],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+        return Program(processes, self.program, self.folder, rank, RANKS, json.dumps(given))
 
     def kill(self) -> None:
         """All that are left, as a launcher does."""
@@ -111,7 +110,7 @@ class HaltingJob:
         deadline = time.monotonic() + DEADLINE_S
         while not (all(newest >= past for newest in self.newest()) and 3 <= self.newest()[0] % CAPTURE_EVERY <= 6):
             assert time.monotonic() < deadline, self.newest()
-            time.sleep(0.005)
+            time.sleep(0.02)
 
     def await_halt(self, captured: set[int]) -> dict:
         """Until every rank that can be captured is, as every node says."""
@@ -183,7 +182,7 @@ def test_a_rank_that_is_killed_costs_no_finished_iteration(job, undisturbed):
     job.come_back(undisturbed)
 
 
-def test_ranks_that_end_because_a_peer_has_gone_leave_what_they_have(job, undisturbed):
+def test_ranks_that_end_after_a_peers_loss_leave_their_state(job, undisturbed):
     job.start()
     (job.folder / "notice").touch()
     job.await_iteration(12)
@@ -202,7 +201,7 @@ def test_a_rank_that_is_stopped_costs_no_finished_iteration(job, undisturbed):
     job.come_back(undisturbed)
 
 
-def test_a_rank_that_spins_with_the_interpreter_lock_is_captured_itself(job, undisturbed):
+def test_rank_that_spins_with_the_interpreter_lock_is_captured(job, undisturbed):
     job.start()
     job.await_iteration(12)
     job.command("spin", 3)
@@ -239,6 +238,7 @@ def test_a_false_alarm_costs_at_most_one_minibatch(job, undisturbed):
     job.command("sleep", 2)
     halt = job.await_halt(captured={0, 1, 2, 3})
     assert halt["culprits"] == [2]
+    (job.folder / "wake").touch()
     # It wakes, all finish the forward pass, and nobody begins the update.
     assert [trainer.wait(DEADLINE_S) for trainer in job.trainers] == [17] * RANKS
     for rank in range(RANKS):
@@ -268,7 +268,7 @@ def test_a_rank_that_is_stopped_within_its_update_costs_no_finished_iteration(jo
     assert losses == undisturbed
 
 
-def test_a_rank_that_is_killed_within_its_update_with_its_node_costs_the_iterations_since_the_last_commit(
+def test_rank_killed_within_its_update_with_its_node_restores_the_last_commit(
         job, undisturbed):
     job.start()
     job.await_iteration(12)
@@ -310,7 +310,7 @@ def test_without_a_fault_nothing_is_halted_and_the_last_iteration_is_kept(job, u
     assert {rank: job.losses(rank) for rank in range(RANKS)} == undisturbed
 
 
-def test_a_snapshot_that_is_waited_for_is_whole_whatever_capture_every_says(cluster):
+def test_awaited_snapshot_is_complete_despite_capture_every(cluster):
     engines = together(*(lambda rank=rank: cluster.engine(rank, 2, shard="model", capture_every=10) for rank in (0, 1)))
     for engine in engines:
         engine.register("state", bytearray(100_000))

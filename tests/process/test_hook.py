@@ -52,7 +52,7 @@ REPLACED = ("replaced", "node2", "--replacement", "spare1", "--job", "run1")
 NEWS = {"job": "run1", "change": "replaced", "node": "node2", "replacement": "spare1", "reason": ""}
 
 
-def test_a_url_is_posted_what_became_of_the_node():
+def test_hook_posts_the_nodes_change_to_a_url():
     with server() as (url, posts):
         done = hook(*REPLACED, "--hook", url)
         assert done.returncode == 0, done.stderr
@@ -61,14 +61,14 @@ def test_a_url_is_posted_what_became_of_the_node():
 
 
 @pytest.mark.parametrize("status", [500, 404, 302])
-def test_a_url_that_answers_with_anything_but_success_has_failed(status):
+def test_url_that_does_not_answer_with_success_counts_as_failed(status):
     with server(status) as (url, posts):
         done = hook(*REPLACED, "--hook", url)
         assert done.returncode == 1 and str(status) in done.stderr and done.stderr.count("\n") == 1
         assert posts.get(timeout=DEADLINE_S)[2] == NEWS
 
 
-def test_a_dry_run_says_what_would_be_posted_and_posts_nothing():
+def test_dry_run_prints_the_request_and_posts_nothing():
     with server() as (url, posts):
         done = hook(*REPLACED, "--hook", url, "--dry-run")
         first, body = done.stdout.splitlines()
@@ -80,7 +80,7 @@ def test_a_dry_run_says_what_would_be_posted_and_posts_nothing():
         assert posts.empty()
 
 
-def test_a_dry_run_prints_a_command_that_does_what_the_call_would_do(tmp_path):
+def test_dry_run_prints_an_equivalent_command(tmp_path):
     told = tmp_path / "it's told"
     said = "$CKPTENGINE_MEMBER_CHANGE $CKPTENGINE_MEMBER_NODE $CKPTENGINE_MEMBER_REPLACEMENT $CKPTENGINE_MEMBER_JOB"
     command = f"echo {said} >> \"{told}\""
@@ -92,7 +92,7 @@ def test_a_dry_run_prints_a_command_that_does_what_the_call_would_do(tmp_path):
     assert told.read_text() == "replaced node2 spare1 run1\n" * 2
 
 
-def test_the_agent_that_leads_posts_which_node_is_lost(cluster):
+def test_leader_posts_which_node_is_lost(cluster):
     with server() as (url, posts):
         job = Job(cluster, shared=False, member_hook=url)
         job.start()

@@ -13,11 +13,15 @@ def start(cluster, tmp_path):
     yield from started_jobs(cluster, tmp_path)
 
 
-@pytest.mark.timeout(240)  # under ckptrun, with seven processes that import torch
-def test_a_killed_a_stopped_and_a_spinning_rank_cost_no_other_process_and_no_finished_iteration(start):
+KILL, STOP, SPIN = (2, "kill", "backward"), (0, "stop", "backward"), (3, "spin", "forward")
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("faults", [[KILL, SPIN], pytest.param([KILL, STOP, SPIN], marks=pytest.mark.nightly)])
+def test_failed_ranks_cost_no_other_process_and_no_finished_iteration(start, faults):
     job = start()
     job.await_iteration(4)
-    for rank, what, where in [(2, "kill", "backward"), (0, "stop", "backward"), (3, "spin", "forward")]:
+    for rank, what, where in faults:
         job.cause(rank, what, where)
         job.check_survivors(rank)
     job.check_losses("ddp")

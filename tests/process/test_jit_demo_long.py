@@ -10,7 +10,7 @@ import pytest
 from conftest import BUILD, ROOT, build_file_of
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.timeout(590)
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(590)]
 
 
 def run(*words: object) -> list[str]:

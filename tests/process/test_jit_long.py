@@ -12,7 +12,7 @@ from jit_jobs import CAPTURE_EVERY, RANKS, started_jobs
 from processes import kill_process
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.timeout(290)
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(290)]
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ PLACES = [(1, "kill", "forward"), (2, "kill", "all_reduce"), (3, "stop", "forwar
           (1, "spin", "all_reduce")]
 
 
-def test_faults_at_each_place_cost_no_other_process_and_no_finished_iteration(start):
+def test_fault_at_any_point_costs_no_other_process_and_no_finished_iteration(start):
     job = start()
     job.await_iteration(4)
     for rank, what, where in PLACES:
@@ -58,7 +58,7 @@ def test_a_rank_that_dies_within_its_update_costs_no_finished_iteration(start, k
     assert losses == expected
 
 
-def test_replicas_that_are_spread_over_ranks_stay(start):
+def test_ranks_with_sharded_replicas_survive(start):
     job = start(kind="hsdp")
     job.await_iteration(4)
     for rank, what in ((1, "kill"), (2, "stop")):
@@ -67,7 +67,7 @@ def test_replicas_that_are_spread_over_ranks_stay(start):
     job.check_losses("hsdp")
 
 
-def test_stages_of_a_pipeline_with_data_parallel_ranks_stay(start):
+def test_pipeline_stages_with_data_parallel_ranks_survive(start):
     job = start(kind="pipeline")
     job.await_iteration(4)
     for rank, what, where in ((0, "kill", "forward"), (3, "kill", "backward"), (1, "stop", "backward")):
@@ -77,7 +77,7 @@ def test_stages_of_a_pipeline_with_data_parallel_ranks_stay(start):
 
 
 @pytest.mark.parametrize("kind", ["hsdp", "fsdp", "tensor", "pipeline"])
-def test_a_rank_that_hangs_is_named_and_replaced_however_the_job_is_parallel(start, kind):
+def test_hung_rank_is_named_and_replaced_in_any_kind_of_parallelism(start, kind):
     """Full shards have no replica. So they are captured in every iteration, and all ranks load."""
     job = start(kind=kind, capture="auto")
     job.await_iteration(14)
@@ -88,7 +88,7 @@ def test_a_rank_that_hangs_is_named_and_replaced_however_the_job_is_parallel(sta
     job.check_losses(kind)
 
 
-def test_a_false_alarm_costs_no_process_and_a_survivor_that_cannot_stop_is_replaced_without_loss(start):
+def test_false_alarm_costs_no_process_and_unstoppable_survivor_is_replaced(start):
     job = start()
     job.await_iteration(14)
     job.cause(1, "late", "forward")
@@ -153,7 +153,7 @@ def test_agents_that_die_at_each_step_of_a_recovery_lose_nothing(start):
     job.check_losses("ddp")
 
 
-def test_a_survivor_that_dies_at_each_step_of_a_recovery_is_replaced_too(start):
+def test_survivor_that_dies_at_any_step_of_a_recovery_is_replaced(start):
     job = start()
     job.await_iteration(4)
     for step in STEPS:
@@ -178,7 +178,7 @@ def test_a_newcomer_that_dies_while_it_restores_is_replaced(start):
 # ---- Nothing is live, or nothing is stored ----
 
 
-def test_when_all_replicas_die_memory_has_the_last_whole_capture(start):
+def test_last_complete_capture_is_restored_if_all_replicas_die(start):
     job = start()
     job.await_iteration(24)
     number, newest = len(job.begins(0)), max(job.newest())
@@ -191,7 +191,7 @@ def test_when_all_replicas_die_memory_has_the_last_whole_capture(start):
     job.check_losses("ddp")
 
 
-def test_when_all_memory_is_lost_storage_has_a_checkpoint(start, tmp_path):
+def test_storage_is_restored_if_all_memory_is_lost(start, tmp_path):
     (tmp_path / "storage").mkdir()
     job = start(storage=tmp_path / "storage", storage_every=1)
     job.until(lambda: ((job.status("n0").get("storage") or {}).get("stored") or {"iteration": -1})["iteration"] >= 20)
@@ -210,7 +210,7 @@ def test_when_all_memory_is_lost_storage_has_a_checkpoint(start, tmp_path):
     job.check_losses("ddp")
 
 
-def test_a_rank_that_dies_before_anything_is_stored_lets_all_start_anew_without_a_person(start):
+def test_all_ranks_restart_if_one_dies_before_the_first_checkpoint(start):
     job = start(first=(1, "kill", "backward"))
     job.await_iteration(4)
     assert job.told_times("so all ranks start anew") >= 1
@@ -221,7 +221,7 @@ def test_a_rank_that_dies_before_anything_is_stored_lets_all_start_anew_without_
 # ---- Nothing has failed ----
 
 
-def test_a_slow_rank_and_an_announced_pause_halt_nobody(start):
+def test_slow_rank_and_announced_pause_do_not_halt_the_job(start):
     job = start()
     job.await_iteration(14)
     job.fault(2, "slow", "begin")

@@ -40,7 +40,7 @@ def test_the_last_snapshot_is_committed_when_close_returns(cluster):
     job.assert_restored(2)
 
 
-def test_close_does_not_wait_for_a_commit_that_is_not_in_sight(cluster):
+def test_close_does_not_wait_for_a_commit_that_cannot_come(cluster):
     """Nobody but rank 0 takes snapshots, so that nothing commits."""
     job = Job(cluster, False, unprotected_after_ms=200, close_timeout_ms=60_000)
     job.start()
@@ -60,7 +60,7 @@ def test_close_does_not_wait_for_a_commit_that_is_not_in_sight(cluster):
     assert len(job.engines) == RANKS
 
 
-def test_a_snapshot_that_waits_is_committed_and_not_skipped_for_the_one_before(cluster):
+def test_waiting_snapshot_is_committed_instead_of_skipped(cluster):
     job = Job(cluster, False)
     job.start()
     job.restore()
@@ -75,7 +75,7 @@ def test_a_snapshot_that_waits_is_committed_and_not_skipped_for_the_one_before(c
     job.assert_restored(5)
 
 
-def test_an_engine_that_requires_protection_raises_where_there_is_none(cluster):
+def test_engine_that_requires_protection_raises_without_it(cluster):
     job = Job(cluster, False, unprotected_after_ms=1500, require_protected=True)
     job.start()
     job.restore()

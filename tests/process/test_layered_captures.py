@@ -12,11 +12,11 @@ RANKS = 2
 
 @pytest.fixture(scope="module")
 def ranks():
-    return ranks_of("layered_trainer")
+    return ranks_of()
 
 
 @pytest.mark.parametrize("strikes_in_bubble", [False, True], ids=["waiting", "copying"])
-def test_a_rank_killed_in_a_layered_capture_restores_the_checkpoint_before_it(cluster, ranks, strikes_in_bubble):
+def test_rank_killed_in_a_layered_capture_restores_the_previous_checkpoint(cluster, ranks, strikes_in_bubble):
     settings = [
         {
             "options": cluster.options(rank, RANKS, layered_capture=True, profile_iterations=3)

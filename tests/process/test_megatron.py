@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 from ckptengine import Error
+from fork_server import TORCH
 from rank_processes import ranks_of
 from test_frameworks import ITERATIONS, assert_committed
 from training_systems import SystemJob, assert_goes_on, losses
@@ -11,9 +14,15 @@ from training_systems import SystemJob, assert_goes_on, losses
 TRAINER = "megatron_trainer"
 
 
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(find_spec("megatron") is None, reason="needs scripts/requirements_training_systems.txt"),
+]
+
+
 @pytest.fixture(scope="module")
 def ranks():
-    return ranks_of(TRAINER, "training_systems")
+    return ranks_of(*TORCH)
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +33,7 @@ def undisturbed(ranks, tmp_path_factory):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("algo", "die_at", "victims", "lost"),
                          [("atomic", 3, (1,), ""), ("fully_parallel", 5, (0,), "n0")])
-def test_a_megatron_job_goes_on_bit_for_bit(cluster, ranks, undisturbed, tmp_path, algo, die_at, victims, lost):
+def test_megatron_job_continues_bit_for_bit(cluster, ranks, undisturbed, tmp_path, algo, die_at, victims, lost):
     job = SystemJob(TRAINER, ranks, tmp_path, algo, cluster)
     assert_goes_on(job, undisturbed, die_at, victims, lost, elsewhere=0)
     third = job.start(elsewhere=ITERATIONS + 5, iterations=ITERATIONS + 7)

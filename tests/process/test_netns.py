@@ -56,7 +56,7 @@ def namespaces() -> str:
     return subprocess.run(words, check=True, capture_output=True, text=True, timeout=DEADLINE_S).stdout
 
 
-def test_a_muted_node_hears_and_is_not_heard():
+def test_muted_node_receives_but_does_not_send():
     with netns.Network(["a", "b", "c"]) as network:
         assert first_heard(network, "b", "a") == "a"
         network.mute("a")
@@ -66,7 +66,7 @@ def test_a_muted_node_hears_and_is_not_heard():
         assert first_heard(network, "b", "a") == "a"
 
 
-def test_an_unplugged_node_is_not_heard_until_it_is_plugged_in():
+def test_unplugged_node_is_unreachable_until_plugged_in():
     with netns.Network(["a", "b", "c"]) as network:
         network.unplug("a")
         assert first_heard(network, "b", "a", "c") == "c"
@@ -85,7 +85,7 @@ def test_a_closed_network_leaves_nothing():
     assert sleeper.wait(DEADLINE_S) != 0
 
 
-def test_what_a_killed_process_left_goes_with_the_next_network():
+def test_next_network_removes_leftovers_of_a_killed_process():
     program = "import netns, sys; n = netns.Network(['a']); print(n.enter('a')[-1], flush=True); sys.stdin.read()"
     words = [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}; {program}"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:

@@ -4,7 +4,7 @@ import re
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "testing"))
 
 import nightly_cases
 
@@ -12,10 +12,10 @@ ROOT = Path(__file__).resolve().parents[2]
 CASE = re.compile(r"^TEST(?:_F|_P)?\((\w+), (\w+)\)", re.MULTILINE)
 
 
-def test_each_pattern_names_a_suite_and_where_it_names_a_case_a_case_of_it():
+def test_each_pattern_matches_an_existing_suite_and_case():
     sources = "".join(file.read_text() for file in ROOT.glob("tests/*/*_test.cpp"))
     cases = set(CASE.findall(sources))
-    patterns = [pattern for preset in ("asan", "tsan") for pattern in nightly_cases.left_to_nightly(preset)]
+    patterns = [pattern for preset in ("release", "asan", "tsan") for pattern in nightly_cases.left_to_nightly(preset)]
     assert patterns
     for pattern in patterns:
         suite, case = re.sub(r"^\w+/", "", pattern).split(".")
@@ -25,7 +25,7 @@ def test_each_pattern_names_a_suite_and_where_it_names_a_case_a_case_of_it():
         assert "*" in name or name in known, f"{pattern}: {suite} has no case {name}"
 
 
-def test_cases_are_left_out_of_all_and_of_a_choice_and_those_left_out_before_stay_so():
+def test_filters_exclude_nightly_cases():
     without = nightly_cases.without
     assert without("", []) == ""
     assert without("", ["A.*"]) == "*-A.*"
@@ -33,6 +33,6 @@ def test_cases_are_left_out_of_all_and_of_a_choice_and_those_left_out_before_sta
     assert without("*-A.*", ["B.Holds", "B.Fails"]) == "*-A.*:B.Holds:B.Fails"
 
 
-def test_the_list_is_of_the_presets_that_run_programs_whole():
+def test_list_names_only_sanitizer_presets():
     lines = [line.split() for line in nightly_cases.LIST.read_text().splitlines() if line and line[0] != "#"]
-    assert {line[0] for line in lines} <= {"asan", "tsan"}
+    assert {line[0] for line in lines} <= {"release", "asan", "tsan"}

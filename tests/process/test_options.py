@@ -14,7 +14,7 @@ def test_python_has_every_option_with_its_type_default_and_help():
     assert [field.name for field in dataclasses.fields(Options)] == [option["name"] for option in options]
 
 
-def test_an_engine_takes_options_as_an_object_and_arguments_count_before_it(cluster):
+def test_engine_takes_an_options_object_and_arguments_override_it(cluster):
     given = cluster.options(copies=1)
     options = Options(**given | {"copies": 16})
     with Engine(options, library=build_file_of("libckptengine.so"), copies=1) as engine:
@@ -25,7 +25,7 @@ def test_an_engine_takes_options_as_an_object_and_arguments_count_before_it(clus
         assert engine.health().copies_wanted in (0, 1)  # 0: the agent has not told yet
 
 
-def test_what_is_wrong_with_an_option_is_said_when_the_engine_is_created(cluster):
+def test_invalid_option_is_reported_when_the_engine_is_created(cluster):
     with pytest.raises(TypeError, match="bananas"):
         Options(bananas=3)
     with pytest.raises(Error, match="copies") as caught:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from ckptengine import Stage
-from conftest import BUILD, ROOT, build_file_of
+from conftest import BUILD, ROOT, build_file_of, nightly_but
 from processes import has_ended, kill_process
 from small_job import DEADLINE_S, RANKS, Job, content
 
@@ -90,7 +90,7 @@ def wait_for(cluster, rank: int, is_so) -> dict:
     return shown
 
 
-def test_two_slots_and_four_times_the_state_suffice_where_each_checkpoint_is_committed_before_the_next(cluster):
+def test_two_slots_and_four_times_the_state_suffice_for_fast_commits(cluster):
     job = begin(cluster)
     for iteration in range(1, 40):
         job.commit(iteration)
@@ -101,7 +101,7 @@ def test_two_slots_and_four_times_the_state_suffice_where_each_checkpoint_is_com
         assert shown["all"] < 4 * (len(job.states[rank]) + 200_000)
 
 
-def test_a_third_slot_is_added_where_captures_wait_for_replication_and_ends_the_skips(cluster):
+def test_third_slot_ends_skips_caused_by_slow_replication(cluster):
     job = begin(cluster)
     commit_late_until(cluster, job, lambda shown: shown["count"] == 3)
     committed = commit_next(job, 5000)
@@ -115,7 +115,7 @@ def test_a_third_slot_is_added_where_captures_wait_for_replication_and_ends_the_
     job.assert_restored(committed)
 
 
-def test_a_third_slot_for_which_there_is_no_memory_is_told_and_checkpoints_go_on(cluster):
+def test_missing_memory_for_a_third_slot_is_reported_and_checkpoints_continue(cluster):
     job = begin(cluster, arena_bytes="3584KiB")
     shown = commit_late_until(cluster, job, lambda shown: shown["refused"])
     assert shown["count"] == 2 and "arena_bytes" in shown["refused"]
@@ -199,9 +199,12 @@ def lose_agent(cluster, with_memory: bool) -> None:
         Path(file).unlink()
 
 
-@pytest.mark.parametrize("commits", [LATE_CAPTURES - 1, LATE_CAPTURES, LATE_CAPTURES + 1])
-@pytest.mark.parametrize("lost", ["trainers", "agent", "node"])
-def test_whoever_is_killed_while_a_third_slot_is_added_the_newest_commit_is_restored(cluster, lost, commits):
+KILLS = [(lost, LATE_CAPTURES + more) for lost in ("trainers", "agent", "node") for more in (-1, 0, 1)]
+KILLS_OF_EACH_CHANGE = [("agent", LATE_CAPTURES), ("node", LATE_CAPTURES + 1)]
+
+
+@pytest.mark.parametrize(("lost", "commits"), nightly_but(KILLS_OF_EACH_CHANGE, KILLS))
+def test_newest_commit_is_restored_after_a_kill_while_a_third_slot_is_added(cluster, lost, commits):
     trainers = Trainers(cluster)
     try:
         assert trainers.start() == [-1, -1]

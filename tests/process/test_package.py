@@ -37,14 +37,14 @@ def installed(tmp_path):
     return package, run
 
 
-def test_an_installed_package_restores_a_job_without_an_option_that_says_where_its_pieces_are(installed):
+def test_installed_package_finds_its_programs_without_options(installed):
     _, run = installed
     story = run(sys.executable, str(ROOT / "tests" / "wheel" / "job.py"))
     assert story.returncode == 0, story.stderr
     assert story.stdout.splitlines()[-1] == "restored iteration 5 on 2 of 2 ranks"
 
 
-def test_a_missing_piece_is_said_in_a_sentence_that_names_the_command_that_brings_it(installed):
+def test_missing_program_or_library_is_reported_with_the_command_that_installs_it(installed):
     package, run = installed
     (package / "bin" / "ckptctl").unlink()
     tool = run("ckptctl", "--version")
@@ -58,7 +58,7 @@ def test_a_missing_piece_is_said_in_a_sentence_that_names_the_command_that_bring
         assert "\n" not in said.strip(), said
 
 
-def test_a_missing_agent_is_said_in_a_sentence_that_names_the_command_that_brings_it(installed, tmp_path):
+def test_missing_agent_is_reported_with_the_command_that_installs_it(installed, tmp_path):
     package, run = installed
     (package / "bin" / "ckptd").unlink()
     (tmp_path / "bin" / "ckptd").unlink()

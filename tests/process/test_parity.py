@@ -9,7 +9,7 @@ import time
 
 import pytest
 from ckptengine import Error, Status, Tier
-from conftest import build_file_of, refused, together
+from conftest import build_file_of, nightly_but, refused, together
 from small_job import DEADLINE_S, RANKS, Job
 
 # And how many nodes of the one group may be lost at once.
@@ -24,9 +24,13 @@ def agent_status(cluster, node: str) -> dict:
     return next(agent for agent in json.loads(answer.stdout)["agents"] if agent["node"] == node)
 
 
-@pytest.mark.parametrize("protection", PROTECTIONS)
-@pytest.mark.parametrize("shared", [False, True])
-def test_nodes_may_be_lost_again_and_again(cluster, protection, shared):
+# Each protection once, with shards of either kind.
+EACH_CHANGE = [("xor(4)", False), ("xor(2)", True), ("rs(4,2)", True), ("rs(4,3)", False), ("copies(2)+xor(4)", True)]
+
+
+@pytest.mark.parametrize(("protection", "shared"), nightly_but(
+    EACH_CHANGE, [(protection, shared) for protection in PROTECTIONS for shared in (False, True)]))
+def test_nodes_may_be_lost_repeatedly(cluster, protection, shared):
     job = Job(cluster, shared, protection=protection)
     job.start()
     job.restore()
@@ -39,7 +43,7 @@ def test_nodes_may_be_lost_again_and_again(cluster, protection, shared):
     job.close()
 
 
-def test_what_is_lost_is_decoded_and_nothing_else(cluster):
+def test_only_lost_pieces_are_decoded(cluster):
     job = Job(cluster, False, protection="rs(4,2)")
     job.start()
     job.restore()
@@ -53,9 +57,11 @@ def test_what_is_lost_is_decoded_and_nothing_else(cluster):
 
 
 @pytest.mark.parametrize(("protection", "shared", "nodes"), [
-    ("xor(4)", False, (0, 1)), ("xor(4)", True, (1, 3)), ("rs(4,2)", False, (0, 1, 3)), ("xor(2)", False, (0, 2)),
+    ("xor(4)", True, (1, 3)), ("rs(4,2)", False, (0, 1, 3)),
+    *(pytest.param(*case, marks=pytest.mark.nightly) for case in (
+        ("xor(4)", False, (0, 1)), ("xor(2)", False, (0, 2)))),
 ])
-def test_beyond_its_tolerance_the_loss_is_named(cluster, protection, shared, nodes):
+def test_loss_beyond_the_tolerance_is_reported(cluster, protection, shared, nodes):
     job = Job(cluster, shared, protection=protection)
     job.start()
     job.restore()
@@ -90,12 +96,13 @@ def damage(cluster, node: str) -> None:
                 file.write(bytes([byte[0] ^ 0x10]))
 
 
-def test_ten_rounds_of_losses_and_damage_each_with_others(cluster):
+@pytest.mark.parametrize("rounds", nightly_but([4], [4, 10]))
+def test_rounds_of_losses_and_damage_each_with_others(cluster, rounds):
     job = Job(cluster, False, protection="rs(4,2)")
     job.start()
     job.restore()
     job.commit(0)
-    for round_ in range(10):
+    for round_ in range(rounds):
         first, second = round_ % RANKS, (round_ * 3 + 1) % RANKS
         job.close()
         if round_ % 2:
@@ -106,7 +113,7 @@ def test_ten_rounds_of_losses_and_damage_each_with_others(cluster):
         job.commit(round_ + 1)
 
 
-def test_people_are_told_how_much_protection_there_is(cluster):
+def test_status_reports_how_much_protection_there_is(cluster):
     job = Job(cluster, False, protection="rs:4,2")
     job.start()
     job.restore()
@@ -125,18 +132,18 @@ def test_people_are_told_how_much_protection_there_is(cluster):
 
 
 @pytest.mark.parametrize("protection", ["xor", "xor(1)", "rs(4,4)", "copies(0)", "copies(2)+copies(3)", "raid6"])
-def test_a_protection_that_there_is_not_is_refused(cluster, protection):
+def test_unknown_protection_is_refused(cluster, protection):
     status, message = refused(cluster.engine, protection=protection)
     assert status is Status.INVALID and "protection" in message and "xor(n)" in message
 
 
 @pytest.mark.parametrize("shard", ["parity.x", "parity.0123456789abcdef.0of4"])
-def test_no_shard_can_be_called_like_parity(cluster, shard):
+def test_shard_names_like_parity_are_refused(cluster, shard):
     status, message = refused(cluster.engine, shard=shard)
     assert status is Status.INVALID and "parity." in message
 
 
-def test_room_for_parity_is_asked_for_before_the_first_snapshot(cluster):
+def test_memory_for_parity_is_reserved_before_the_first_snapshot(cluster):
     """Groups are as large as there are nodes, however large they may be: parity takes a third of the state here."""
     job = Job(cluster, False, protection="xor(16)", arena_bytes=int(1.77 * 2**20))
     job.start()

@@ -10,7 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from conftest import build_file_of, together
+from conftest import build_file_of, nightly_but, together
 from processes import kill_process, process_state
 from small_job import BYTES, RANKS, Job
 
@@ -111,27 +111,28 @@ def restore_with_a_pause(cluster, job: PausedJob, stage: str, who: str, seconds:
     job.commit(NEWEST + 1)
 
 
-def pauses_s(*usual: float) -> list:
-    return [3, 8, 20, 60] if LONG else list(usual)
+def pauses(each_change: list[tuple], nightly: list[tuple]) -> list:
+    """Stages of a restore, and how long agents stop there. For each change, agents stop for longer than all timeouts
+    of this job."""
+    if LONG:
+        return [(stage, seconds) for stage in STAGES for seconds in (3, 8, 20, 60)]
+    return nightly_but(each_change, [*each_change, *nightly])
 
 
-@pytest.mark.parametrize("seconds", pauses_s(4))
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("stage", "seconds"), pauses([("asked", 2), ("decided", 2)], [(stage, 4) for stage in STAGES]))
 def test_a_pause_of_all_agents_loses_no_commit(cluster, stage, seconds):
     job = started_job(cluster)
     restore_with_a_pause(cluster, job, stage, "all", seconds)
 
 
-@pytest.mark.parametrize("seconds", pauses_s(3, 8))
-@pytest.mark.parametrize("stage", STAGES if LONG else ["asked"])
+@pytest.mark.parametrize(("stage", "seconds"), pauses([("asked", 2)], [("asked", 3), ("asked", 8)]))
 def test_a_pause_of_all_agents_restores_nothing_older_from_storage(cluster, tmp_path, stage, seconds):
     (tmp_path / "storage").mkdir()
     job = started_job(cluster, storage=tmp_path / "storage", storage_every=2)
     restore_with_a_pause(cluster, job, stage, "all", seconds)
 
 
-@pytest.mark.parametrize("seconds", pauses_s(4))
-@pytest.mark.parametrize("stage", STAGES if LONG else ["started", "asked"])
+@pytest.mark.parametrize(("stage", "seconds"), pauses([("asked", 2)], [("started", 4), ("asked", 4)]))
 @pytest.mark.parametrize("lease", [PATIENT, {}], ids=["lease outlasts it", "lease runs out"])
 def test_a_pause_of_the_leader_alone_loses_no_commit(cluster, lease, stage, seconds):
     job = started_job(cluster, **lease)
@@ -141,7 +142,7 @@ def test_a_pause_of_the_leader_alone_loses_no_commit(cluster, lease, stage, seco
 # ---- What the survivors say ----
 
 
-def test_survivors_of_the_leaders_node_tell_the_newest_commit(cluster):
+def test_nodes_report_the_newest_commit_after_the_leaders_loss(cluster):
     job = Job(cluster, shared=False, copies=2)
     job.start()
     job.restore()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 from ckptengine import Status
-from conftest import refused, together
+from conftest import nightly_but, refused, together
 from small_job import BYTES, Job
 
 STRATEGIES = [("auto", False), ("auto", True), ("group", False), ("group", True), ("ring", False), ("mixed", False),
               ("cover", False), ("sharded+copy", True)]
+EACH_CHANGE = [("auto", True), ("group", False), ("mixed", False), ("sharded+copy", True)]
+LOSSES = [("group", False, (0, 1)), ("ring", False, (1, 2)), ("auto", True, (0, 1)), ("sharded", True, (2,))]
 
 
-@pytest.mark.parametrize(("strategy", "shared"), STRATEGIES)
-def test_any_node_may_be_lost_again_and_again(cluster, strategy, shared):
+@pytest.mark.parametrize(("strategy", "shared"), nightly_but(EACH_CHANGE, STRATEGIES))
+def test_any_node_may_be_lost_repeatedly(cluster, strategy, shared):
     job = Job(cluster, shared, placement=strategy)
     job.start()
     job.restore()
@@ -25,10 +27,8 @@ def test_any_node_may_be_lost_again_and_again(cluster, strategy, shared):
     job.close()
 
 
-@pytest.mark.parametrize(("strategy", "shared", "nodes"), [
-    ("group", False, (0, 1)), ("ring", False, (1, 2)), ("auto", True, (0, 1)), ("sharded", True, (2,)),
-])
-def test_beyond_its_tolerance_the_loss_is_named(cluster, strategy, shared, nodes):
+@pytest.mark.parametrize(("strategy", "shared", "nodes"), nightly_but([LOSSES[1], LOSSES[3]], LOSSES))
+def test_loss_beyond_the_tolerance_is_reported(cluster, strategy, shared, nodes):
     job = Job(cluster, shared, placement=strategy)
     job.start()
     job.restore()
@@ -40,7 +40,7 @@ def test_beyond_its_tolerance_the_loss_is_named(cluster, strategy, shared, nodes
         assert status is Status.LOST and "beyond tolerance" in message, message
 
 
-def test_a_whole_rack_may_be_lost_where_nodes_name_theirs(cluster):
+def test_whole_rack_may_be_lost_if_nodes_name_their_racks(cluster):
     """Without domains nodes 0 and 1 would hold each other's copies."""
     job = Job(cluster, False)
     plain = cluster.options
@@ -54,7 +54,7 @@ def test_a_whole_rack_may_be_lost_where_nodes_name_theirs(cluster):
     job.assert_restored(0)
 
 
-def test_ranks_that_share_a_shard_store_a_part_of_it_each(cluster):
+def test_ranks_that_share_a_shard_store_one_part_each(cluster):
     job = Job(cluster, True)
     job.start()
     job.restore()
@@ -67,7 +67,7 @@ def test_ranks_that_share_a_shard_store_a_part_of_it_each(cluster):
     assert largest < 3 * BYTES, "three slots of a quarter each, and no slot of all of it"
 
 
-def test_another_strategy_finds_what_the_last_one_stored(cluster):
+def test_another_strategy_finds_pieces_stored_by_the_last_one(cluster):
     job = Job(cluster, True, placement="group")
     job.start()
     job.restore()

@@ -8,7 +8,7 @@ import subprocess
 from conftest import ROOT
 
 
-def test_a_long_build_tells_its_progress_off_a_terminal(tmp_path):
+def test_long_build_prints_progress_without_a_terminal(tmp_path):
     fifo = tmp_path / "end"
     os.mkfifo(fifo)
     script = f"""

@@ -99,7 +99,7 @@ def test_a_lost_node_is_restored_from_copies_that_repeat_a_gpus_updates(cluster,
 
 
 @on_double
-def test_a_gpu_that_computes_otherwise_is_protected_by_copies(cluster):
+def test_gpu_with_other_arithmetic_is_protected_by_copies(cluster):
     last, _ = train(cluster, "other")
     for node in RANKS:
         found = counters(cluster, node)
@@ -123,10 +123,11 @@ REAL_ITERATIONS, KILLED_AT = 12, 10
 @on_gpu
 @pytest.mark.parametrize("optimizer", ["adamw", "foreach_adamw", "sgd"])
 def test_torch_trains_on_a_gpu_and_a_lost_node_is_restored_from_recomputed_copies(cluster, tmp_path, optimizer):
+    from fork_server import TORCH
     from rank_processes import ranks_of, run_ranks
     from recompute_trainer import control, train
 
-    ranks = ranks_of("torch", "ckptengine.torch", "recompute_trainer")
+    ranks = ranks_of(*TORCH)
     how = {"events": EVENTS, "optimizer": optimizer, "device": "cuda"}
     both = [
         {"options": options_of(cluster, rank), "rank": rank, "world_size": 2, "iterations": REAL_ITERATIONS,

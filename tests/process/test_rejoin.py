@@ -17,7 +17,7 @@ SOON_S = 20
 
 
 class RejoiningJob(HaltingJob):
-    program = "rejoin_trainer.py"
+    program = "rejoin_trainer"
 
     def replace(self, rank: int) -> None:
         """Starts the rank again, as a launcher does that restarts only what died."""
@@ -91,7 +91,7 @@ def test_agents_that_die_between_halt_and_rejoin_lose_nothing(job, undisturbed):
     job.go_on(job.newest()[1], {0, 2, 3}, pids, undisturbed)
 
 
-def test_a_rank_that_dies_while_others_rejoin_is_replaced_too(job, undisturbed):  # noqa: F811
+def test_rank_that_dies_while_others_rejoin_is_replaced(job, undisturbed):  # noqa: F811
     job.start()
     pids = job.pids()
     job.await_iteration(12)
@@ -114,7 +114,7 @@ def test_a_stopped_rank_that_wakes_up_rejoins_like_the_others(job, undisturbed):
     job.go_on(job.newest()[0], {0, 1, 2, 3}, pids, undisturbed)
 
 
-def test_a_stopped_rank_whose_place_is_taken_is_ended(job, undisturbed):  # noqa: F811
+def test_stopped_rank_that_was_replaced_is_ended(job, undisturbed):  # noqa: F811
     job.start()
     pids = job.pids()
     job.await_iteration(12)
@@ -174,7 +174,7 @@ def test_a_rank_that_reports_trouble_halts_the_job_at_once(ranks):
         ranks.engines[1].before_update()
 
 
-def test_a_bit_that_flips_in_a_rank_that_stays_is_told_and_the_tensor_loaded(ranks, caplog):
+def test_flipped_bit_in_a_survivor_is_reported_and_the_tensor_loaded(ranks, caplog):
     ranks.train(0, 3)
     ranks.halt()
     whole = bytes(ranks.states[1])

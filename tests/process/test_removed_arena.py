@@ -59,7 +59,7 @@ def folder(cluster) -> Path:
     return cluster.arena / cluster.job / "n0"
 
 
-def test_an_agent_whose_arena_was_removed_says_so_and_serves_what_it_holds(cluster):
+def test_agent_with_a_removed_arena_reports_it_and_keeps_serving(cluster):
     engine = cluster.engine(copies=1)
     engine.register("state", bytearray(b"precious"))
     engine.restore()
@@ -134,7 +134,7 @@ for line in sys.stdin:
 """
 
 
-def test_segments_that_somebody_cuts_off_are_made_anew_and_nobody_dies_of_it(cluster):
+def test_truncated_segments_are_recreated_and_no_process_dies(cluster):
     options = {key: str(value) for key, value in cluster.options(copies=1).items()}
     options["library"] = str(build_file(BUILD, "libckptengine.so"))
     trainer = subprocess.Popen([sys.executable, "-c", TRAINER, json.dumps(options)], stdin=subprocess.PIPE,
@@ -163,7 +163,7 @@ def test_segments_that_somebody_cuts_off_are_made_anew_and_nobody_dies_of_it(clu
         trainer.communicate()
 
 
-def test_an_answer_that_is_not_understood_is_one_sentence_about_versions(cluster):
+def test_unreadable_answer_gives_one_sentence_about_versions(cluster):
     """An agent of another version, whose status lacks what this ckptctl shows."""
     with cluster.engine(copies=1):
         pass
@@ -194,7 +194,7 @@ def test_an_answer_that_is_not_understood_is_one_sentence_about_versions(cluster
         assert "one version" in said and "json.exception" not in said, said
 
 
-def test_an_agent_in_the_foreground_tells_its_log_on_standard_error_too(cluster, tmp_path):
+def test_foreground_agent_also_logs_to_standard_error(cluster, tmp_path):
     words = [f"{key}={value}" for key, value in cluster.options(copies=1, log_file=tmp_path / "new" / "log").items()
              if key not in ("rank", "world_size", "ckptd", "restore_timeout_ms", "claim_timeout_ms")]
     agent = subprocess.Popen([build_file(BUILD, "ckptd"), *words], stderr=subprocess.PIPE, text=True)

@@ -3,23 +3,26 @@ torch.distributed.checkpoint (DCP) gives at the new size. If no memory has the s
 
 from __future__ import annotations
 
+import itertools
 import shutil
 
 import pytest
+from fork_server import TORCH
 from rank_processes import lose_node, ranks_of
 from resized_jobs import NODES, STEP, Job, assert_goes_on, losses, sentence_of
 
 
 @pytest.fixture(scope="module")
 def ranks():
-    return ranks_of("split_trainer", "torch._dynamo", "resized_jobs")
+    return ranks_of(*TORCH)
 
 
 @pytest.mark.timeout(300)
-def test_split_state_goes_from_four_ranks_to_three_to_six(cluster, ranks, tmp_path):
+@pytest.mark.parametrize("sizes", [(3, 2, 4), pytest.param((4, 3, 6), marks=pytest.mark.nightly)])
+def test_split_state_goes_from_some_ranks_to_fewer_to_more(cluster, ranks, tmp_path, sizes):
     job = Job(ranks, tmp_path, cluster)
-    job.run(NODES[:4])
-    for before, after in ((4, 3), (3, 6)):
+    job.run(NODES[: sizes[0]])
+    for before, after in itertools.pairwise(sizes):
         expected, first = losses(job.control(after)), job.trained
         resized = job.run(NODES[:after])
         assert_goes_on(resized, first, before)
@@ -27,7 +30,7 @@ def test_split_state_goes_from_four_ranks_to_three_to_six(cluster, ranks, tmp_pa
 
 
 @pytest.mark.timeout(300)
-def test_what_is_missing_is_refused_on_all_ranks_and_a_lost_node_is_none_of_it(cluster, ranks, tmp_path):
+def test_missing_tensors_are_refused_on_all_ranks_but_a_lost_node_is_tolerated(cluster, ranks, tmp_path):
     job = Job(ranks, tmp_path, cluster)
     job.run(NODES[:3])
     lose_node(cluster, "n1")
@@ -43,8 +46,8 @@ def test_what_is_missing_is_refused_on_all_ranks_and_a_lost_node_is_none_of_it(c
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("records_are_lost", [False, True])
-def test_if_no_node_has_the_state_any_more_it_comes_from_storage(cluster, ranks, tmp_path, records_are_lost):
+@pytest.mark.parametrize("records_are_lost", [pytest.param(False, marks=pytest.mark.nightly), True])
+def test_state_is_read_from_storage_if_no_node_has_it(cluster, ranks, tmp_path, records_are_lost):
     storage = tmp_path / "storage"
     storage.mkdir()
     job = Job(ranks, tmp_path, cluster, storage=storage, storage_every=1)

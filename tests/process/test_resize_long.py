@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from fork_server import TORCH
 from rank_processes import lose_node, ranks_of
 from resized_jobs import NODES, Job, assert_goes_on, assert_resizes, losses
 
@@ -24,20 +25,21 @@ CHANGES = {
 }
 
 
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]
+
+
 @pytest.fixture(scope="module")
 def ranks():
-    return ranks_of("split_trainer", "parallel_trainings", "ckptengine.torch._resize", "torch._dynamo", "resized_jobs")
+    return ranks_of(*TORCH)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("changes", CHANGES)
-def test_a_job_goes_on_as_after_a_load_with_dcp(cluster, ranks, tmp_path, changes):
+def test_resized_job_continues_as_after_a_dcp_load(cluster, ranks, tmp_path, changes):
     assert_resizes(Job(ranks, tmp_path, cluster), *CHANGES[changes])
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("after", [{"dp": 4}, {"pp": 4}, {"dp": 3}])
-def test_if_no_node_has_the_state_any_more_another_split_gets_it_from_storage(cluster, ranks, tmp_path, after):
+def test_another_split_reads_storage_if_no_node_has_the_state(cluster, ranks, tmp_path, after):
     storage = tmp_path / "storage"
     storage.mkdir()
     job = Job(ranks, tmp_path, cluster, storage=storage, storage_every=1)

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+import pytest
 from conftest import ROOT, build_file_of
 
 BENCH_S = 110
@@ -24,7 +25,8 @@ def cells(lines: list[str], title: str) -> list[str]:
     return next(line for line in lines if line.startswith(f"| {title}")).strip("| ").split(" | ")
 
 
-def test_a_quick_bench_of_rivals_knows_what_survives_and_ends_with_its_ratios():
+@pytest.mark.nightly
+def test_quick_bench_of_rivals_reports_survival_and_ends_with_its_ratios():
     lines = run_bench("--quick", "--mib", "1", "--saves", "1", "--only", "torch-save")
     names = [match.group(1) for line in lines if (match := re.match(r"ratio: (\w+) = ", line))]
     assert names == RATIOS

@@ -134,14 +134,14 @@ def test_a_profile_is_there_for_the_next_incarnation(job):
     job.iterate_until_committed(job.iteration)
 
 
-def test_a_trainer_that_tells_nothing_is_served_at_once(job):
+def test_trainer_without_marks_is_served_immediately(job):
     job.start()
     job.iterate(1, communicate=False)
     assert all(ticket.wait(Stage.COMMITTED, 20_000) for ticket in job.tickets)
     assert [schedule for schedule in job.schedules()] == [None] * RANKS
 
 
-def test_a_trainer_that_ends_in_a_communication_holds_up_nobody(job):
+def test_trainer_that_ends_in_a_communication_blocks_no_other(job):
     job.start()
     job.iterate_until_committed(6)
     for engine in job.engines:

@@ -10,16 +10,18 @@ import time
 
 import pytest
 from ckptengine import Stage, Tier
-from conftest import BUILD, build_file_of, together
+from conftest import BUILD, build_file_of, nightly_but, together
 from processes import kill_process
 from small_job import BYTES, RANKS, Job, content
 
-DEADLINE_S = 30
+DEADLINE_S = 90
+# So that agents that have no CPU for a moment are not taken for lost, which the hook would tell.
+PATIENT = {"node_timeout_ms": 2000, "lease_ms": 2000}
 NODES = [f"n{rank}" for rank in range(RANKS)]
 
 
 def start_standby(cluster, name: str = "spare") -> None:
-    options = cluster.options() | {"node": name}
+    options = cluster.options() | {"node": name} | PATIENT
     keys = [f"{key}={value}" for key, value in options.items() if key not in ("rank", "world_size", "ckptd")]
     subprocess.run([build_file_of("ckptd"), "--detach", "--standby", *keys], check=True, timeout=DEADLINE_S)
 
@@ -59,7 +61,7 @@ def await_told(told, expected: list[str], also: str = "") -> None:
 
 def start_job(cluster, told) -> Job:
     """With a node that stands by, and iteration 1 committed."""
-    job = Job(cluster, shared=False, member_hook=hook(told))
+    job = Job(cluster, shared=False, member_hook=hook(told), **PATIENT)
     job.start()
     job.restore()
     start_standby(cluster)
@@ -71,8 +73,8 @@ def replaced(node: str):
     return lambda agent: agent["copies_now"] == 2 and agent["replacements"] == [{"node": "spare", "instead_of": node}]
 
 
-@pytest.mark.parametrize("leads", [True, False])
-def test_a_standby_node_gets_what_the_lost_one_held_and_its_rank_restores_locally(cluster, tmp_path, leads):
+@pytest.mark.parametrize("leads", nightly_but([False], [True, False]))
+def test_standby_node_gets_the_lost_nodes_pieces_and_its_rank_restores_locally(cluster, tmp_path, leads):
     told = tmp_path / "told"
     job = start_job(cluster, told)
     leader = await_status(cluster, "n0", lambda agent: agent["leader"] in NODES)["leader"]
@@ -107,8 +109,8 @@ def test_a_standby_node_gets_what_the_lost_one_held_and_its_rank_restores_locall
     await_told(told, [f"lost {lost} ended", f"replaced {lost} spare", f"released {lost}"])
 
 
-def test_a_standby_node_holds_nothing_while_nobody_is_lost(cluster):
-    job = Job(cluster, shared=False)
+def test_standby_node_holds_nothing_while_no_node_is_lost(cluster):
+    job = Job(cluster, shared=False, **PATIENT)
     job.start()
     job.restore()
     start_standby(cluster)
@@ -119,8 +121,8 @@ def test_a_standby_node_holds_nothing_while_nobody_is_lost(cluster):
     assert agent["standby"] and agent["segments"] == [] and agent["ranks"] == []
 
 
-@pytest.mark.parametrize("leads", [True, False])
-def test_an_agent_that_is_stopped_is_told_from_one_that_has_ended_and_comes_back(cluster, tmp_path, leads):
+@pytest.mark.parametrize("leads", nightly_but([True], [True, False]))
+def test_stopped_agent_is_reported_as_silent_and_returns(cluster, tmp_path, leads):
     told = tmp_path / "told"
     job = start_job(cluster, told)
     leader = await_status(cluster, "n0", lambda agent: agent["leader"] in NODES)["leader"]

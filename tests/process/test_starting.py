@@ -36,18 +36,18 @@ def refused_at_once(cluster, **options) -> str:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-def test_an_agent_that_ends_at_once_is_not_waited_for(cluster, options, named):
+def test_trainer_does_not_wait_for_an_agent_that_ends_immediately(cluster, options, named):
     assert named in refused_at_once(cluster, **options)
 
 
-def test_an_agent_that_is_killed_while_it_starts_is_said_to_be(cluster, tmp_path):
+def test_agent_killed_while_it_starts_is_reported(cluster, tmp_path):
     program = tmp_path / "ckptd"
     program.write_text("#!/bin/sh\nkill -KILL $$\n")
     program.chmod(0o755)
     assert "signal 9" in refused_at_once(cluster, ckptd=program)
 
 
-def test_a_directory_of_another_user_is_not_taken(cluster):
+def test_directory_of_another_user_is_not_used(cluster):
     """Whoever makes /dev/shm/ckptengine-<uid> first must not get to see, or to forge, another's state."""
     node = cluster.arena / cluster.job / "n0"
     if os.geteuid() == 0:
@@ -69,7 +69,7 @@ def test_a_config_that_is_a_directory_is_named(cluster, tmp_path):
     assert status is Status.INVALID and str(tmp_path) in message
 
 
-def test_the_agents_exit_status_tells_a_refusal_from_a_failure(cluster):
+def test_agents_exit_status_distinguishes_refusal_from_failure(cluster):
     cluster.engine(copies=1)
     words = [f"{key}={value}" for key, value in cluster.options(copies=1).items()]
     command = [build_file(BUILD, "ckptd"), *words]
@@ -77,7 +77,7 @@ def test_the_agents_exit_status_tells_a_refusal_from_a_failure(cluster):
     assert second.returncode == 2 and "another agent" in second.stderr
 
 
-def test_a_second_engine_of_a_rank_in_one_process_is_told_which_one_is_in_the_way(cluster):
+def test_second_engine_of_a_rank_in_one_process_is_refused_and_the_first_named(cluster):
     cluster.engine(copies=1)
     status, message = refused(cluster.engine, copies=1)
     assert status is Status.CLAIMED and "another engine of this process" in message

@@ -76,7 +76,7 @@ def test_a_new_trainer_starts_the_agent_that_was_stopped(cluster):
     assert_stored(cluster, 0)
 
 
-def test_a_rank_that_stayed_when_another_was_restarted_is_told_to_restart_too(cluster):
+def test_remaining_rank_is_told_to_restart_with_the_others(cluster):
     first, second = together(*(lambda rank=rank: cluster.engine(rank, 2, node="n0", copies=1) for rank in (0, 1)))
     for engine in (first, second):
         engine.register("state", bytearray(8))
@@ -91,7 +91,7 @@ def test_a_rank_that_stayed_when_another_was_restarted_is_told_to_restart_too(cl
 
 
 @pytest.mark.parametrize("replaced", [False, True], ids=["removed", "replaced_by_a_file"])
-def test_a_coordination_directory_that_goes_in_mid_run_is_named_and_nothing_is_lost(cluster, replaced):
+def test_coordination_directory_removed_during_a_run_is_reported_without_loss(cluster, replaced):
     engine = begin(cluster, restore_timeout_ms=2000)
     gone = cluster.coordination.with_name(cluster.coordination.name + "-gone")
     os.rename(cluster.coordination, gone)
@@ -117,7 +117,7 @@ def test_a_coordination_directory_that_goes_in_mid_run_is_named_and_nothing_is_l
     assert_stored(cluster, 3)
 
 
-def test_records_that_cannot_be_used_are_removed_and_the_job_goes_on_from_memory(cluster):
+def test_job_continues_from_memory_after_unusable_records_are_removed(cluster):
     begin(cluster).close()
     stop(cluster)
     assignments = [file for file in cluster.coordination.rglob("*") if file.is_file() and "assignments" in str(file)]
@@ -138,6 +138,6 @@ def test_records_that_cannot_be_used_are_removed_and_the_job_goes_on_from_memory
     stop(cluster)
     words = [build_file(BUILD, "ckptctl"), "gc", "--records", f"job={cluster.job}", f"arena_dir={cluster.arena}",
              f"coordination={cluster.coordination}"]
-    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=60)
-    assert "its memory stays" in done.stdout
+    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "its memory stays" in done.stdout, done
     assert_stored(cluster, 0)

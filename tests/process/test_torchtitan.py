@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+from importlib.util import find_spec
 
 import pytest
 from ckptengine import Error
 from conftest import build_file_of
+from fork_server import TORCH
 from rank_processes import ranks_of
 from test_frameworks import ITERATIONS, assert_committed
 from training_systems import SystemJob, assert_goes_on, losses
@@ -14,9 +16,15 @@ from training_systems import SystemJob, assert_goes_on, losses
 TRAINER = "torchtitan_trainer"
 
 
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(find_spec("torchtitan") is None, reason="needs scripts/requirements_training_systems.txt"),
+]
+
+
 @pytest.fixture(scope="module")
 def ranks():
-    return ranks_of(TRAINER, "training_systems")
+    return ranks_of(*TORCH)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +42,7 @@ def forget(cluster) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("die_at", "victims", "lost"), [(3, (1,), ""), (5, (0,), "n0")])
-def test_a_torchtitan_job_goes_on_bit_for_bit(cluster, ranks, undisturbed, tmp_path, die_at, victims, lost):
+def test_torchtitan_job_continues_bit_for_bit(cluster, ranks, undisturbed, tmp_path, die_at, victims, lost):
     job = SystemJob(TRAINER, ranks, tmp_path, "titan", cluster)
     assert_goes_on(job, undisturbed, die_at, victims, lost, folder=str(tmp_path))
     if lost:
@@ -47,7 +55,7 @@ def test_a_torchtitan_job_goes_on_bit_for_bit(cluster, ranks, undisturbed, tmp_p
 
 
 @pytest.mark.parametrize("option", [{"load_only": True}, {"exclude_from_loading": ["dataloader"]}])
-def test_what_of_torchtitan_is_not_captured_is_refused(tmp_path, option):
+def test_unsupported_torchtitan_features_are_refused(tmp_path, option):
     from ckptengine.integrations.torchtitan import CheckpointManager
 
     config = CheckpointManager.Config(job="refused", keep_latest_k=0, **option)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+import uuid
 from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 from ckptengine import Stage
-from conftest import build_file_of, together
+from conftest import LocalJob, build_file_of, together
 from small_job import BYTES, Job
 
 RANKS = 4  # of a small job
@@ -58,58 +62,60 @@ def tracks(trace: dict) -> dict[str, dict[str, list[dict]]]:
     return found
 
 
-def test_a_trace_shows_what_every_agent_did(cluster, tmp_path):
-    job = Job(cluster, shared=False, profile_iterations=2)
-    job.start()
-    job.restore()
-    _, iterations = train(job)
-    output, plot = tmp_path / "trace.json", tmp_path / "trace.svg"
-    ran = ckptctl(cluster, "trace", "--iterations", 1000, "--output", output, "--plot", plot)
-    assert ran.returncode == 0, ran.stderr
-    assert f"of {RANKS} nodes" in ran.stdout and "ui.perfetto.dev" in ran.stdout
-    nodes = tracks(json.loads(output.read_text()))
-    assert list(nodes) == [f"node n{rank} of job {cluster.job}" for rank in range(RANKS)]
-    for rank, shown in enumerate(nodes.values()):
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A job that trains until a checkpoint is committed: its trace, and what `ckptctl status` said before and after."""
+    name = f"ckptengine-test-{uuid.uuid4().hex[:12]}"
+    cluster = LocalJob(Path("/dev/shm") / name, Path("/tmp") / name)
+    folder = tmp_path_factory.mktemp("trace")
+    try:
+        job = Job(cluster, shared=False, profile_iterations=2)
+        job.start()
+        job.restore()
+        before = ckptctl(cluster, "status")
+        committed, iterations = train(job)
+        after = ckptctl(cluster, "status")
+        iterate(job, iterations)  # ends the iteration in which it was committed
+        output, plot = folder / "trace.json", folder / "trace.svg"
+        ran = ckptctl(cluster, "trace", "--iterations", 1000, "--output", output, "--plot", plot)
+        assert ran.returncode == 0, ran.stderr
+        yield SimpleNamespace(
+            job=cluster.job, said=ran.stdout, nodes=tracks(json.loads(output.read_text())), plot=plot.read_text(),
+            committed=committed, iterations=iterations + 1, before=before, after=after)
+    finally:
+        cluster.close()
+
+
+def test_trace_shows_events_of_every_agent(trained):
+    assert f"of {RANKS} nodes" in trained.said and "ui.perfetto.dev" in trained.said
+    assert list(trained.nodes) == [f"node n{rank} of job {trained.job}" for rank in range(RANKS)]
+    for rank, shown in enumerate(trained.nodes.values()):
         # What is shown ends with an iteration of one rank: of others, one more or less is in it.
-        assert abs(len(shown[f"rank {rank}: iterations"]) - iterations) <= 1
-        assert abs(len(shown[f"rank {rank}: communication"]) - 2 * (iterations - 1)) <= 2
+        assert abs(len(shown[f"rank {rank}: iterations"]) - trained.iterations) <= 1
+        assert abs(len(shown[f"rank {rank}: communication"]) - 2 * (trained.iterations - 1)) <= 2
         assert shown[f"rank {rank}: idle spans"]
-    svg = plot.read_text()
     for track in ("rank 0: communication", "rank 3: communication", "node n2"):
-        assert track in svg
+        assert track in trained.plot
 
 
-def test_a_trace_shows_chunks_and_the_commit_that_they_made(cluster, tmp_path):
-    job = Job(cluster, shared=False, profile_iterations=2)
-    job.start()
-    job.restore()
-    committed, iterations = train(job)
-    iterate(job, iterations)  # ends the iteration in which it was committed
-    output = tmp_path / "trace.json"
-    ran = ckptctl(cluster, "trace", "--iterations", 1000, "--output", output)
-    assert ran.returncode == 0, ran.stderr
-    for shown in tracks(json.loads(output.read_text())).values():
+def test_trace_shows_chunks_and_their_commit(trained):
+    for shown in trained.nodes.values():
         chunks = [
             event
             for track, events in shown.items()
             if track.startswith("chunks to ")
             for event in events
-            if event["args"]["iteration"] == committed
+            if event["args"]["iteration"] == trained.committed
         ]
         assert sum(chunk["args"]["bytes"] for chunk in chunks) >= BYTES
-        commits = [event for event in shown["commits"] if event["args"]["iteration"] == committed]
+        commits = [event for event in shown["commits"] if event["args"]["iteration"] == trained.committed]
         assert len(commits) == 1
         assert all(chunk["ts"] <= commits[0]["ts"] for chunk in chunks)
 
 
-def test_status_tells_of_the_schedule(cluster):
-    job = Job(cluster, shared=False, profile_iterations=2)
-    job.start()
-    job.restore()
-    assert "schedule:" not in ckptctl(cluster, "status").stdout  # nothing was told of communication
-    train(job)
-    status = ckptctl(cluster, "status")
-    assert status.returncode == 0, status.stderr
-    assert status.stdout.count("  schedule: ") == RANKS
+def test_status_shows_the_schedule(trained):
+    assert "schedule:" not in trained.before.stdout  # nothing was told of communication
+    assert trained.after.returncode == 0, trained.after.stderr
+    assert trained.after.stdout.count("  schedule: ") == RANKS
     for rank in range(RANKS):
-        assert f"    rank {rank}: " in status.stdout
+        assert f"    rank {rank}: " in trained.after.stdout

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 from ckptengine import Stage
-from conftest import BUILD, refused, together
+from conftest import BUILD, nightly_but, refused, together
 from processes import build_file
 
 DEADLINE_S = 30
@@ -131,12 +131,12 @@ def connect(address: tuple[str, int], source: int) -> socket.socket:
 
 def visit(address: tuple[str, int], source: int, *words: bytes) -> bytes:
     """Says the words, and returns what is answered."""
-    with connect(address, source) as unauthenticated_peer:
+    with connect(address, source) as connection:
         heard = b""
         try:
             for word in words:
-                unauthenticated_peer.sendall(word)
-            while part := unauthenticated_peer.recv(4096):
+                connection.sendall(word)
+            while part := connection.recv(4096):
                 heard += part
         except ConnectionResetError:
             pass
@@ -206,8 +206,8 @@ def cpu_share(pid: int) -> float:
     return (cpu_ticks(pid) - before) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - begin)
 
 
-@pytest.mark.parametrize("transport", ["tcp", "shm"])
-def test_unauthenticated_peers_at_every_port_neither_end_an_agent_nor_keep_it_busy(cluster, transport):
+@pytest.mark.parametrize("transport", nightly_but(["tcp"], ["tcp", "shm"]))
+def test_unauthenticated_peers_neither_end_an_agent_nor_keep_it_busy(cluster, transport):
     pair = Pair(cluster, transport=transport)
     pair.commit()
     agents = sorted(cluster.agents())
@@ -221,8 +221,8 @@ def test_unauthenticated_peers_at_every_port_neither_end_an_agent_nor_keep_it_bu
 
     def say(words: bytes, times: int = 1, source: str = "127.0.0.1") -> None:
         for address in addresses * times:
-            with suppress(OSError), socket.create_connection(address, DEADLINE_S, (source, 0)) as unauthenticated_peer:
-                unauthenticated_peer.sendall(words)
+            with suppress(OSError), socket.create_connection(address, DEADLINE_S, (source, 0)) as connection:
+                connection.sendall(words)
 
     def say_all():
         say(b"A" * 4096, 8)
@@ -249,7 +249,7 @@ def test_unauthenticated_peers_at_every_port_neither_end_an_agent_nor_keep_it_bu
     pair.assert_restored()
 
 
-def test_what_unauthenticated_peers_send_to_ucx_may_end_an_agent_and_loses_nothing(cluster):
+def test_messages_to_ucx_may_end_an_agent_but_lose_nothing(cluster):
     """Where the option transport chooses UCX, its listeners hear unauthenticated peers."""
     pair = Pair(cluster, transport="tcp,cma")
     pair.commit()
@@ -262,15 +262,15 @@ def test_what_unauthenticated_peers_send_to_ucx_may_end_an_agent_and_loses_nothi
         assert others
         for port in sorted(others) * 10:
             try:
-                with socket.create_connection((host, port), DEADLINE_S) as unauthenticated_peer:
-                    unauthenticated_peer.sendall(aimed_at_ucx(dice))
+                with socket.create_connection((host, port), DEADLINE_S) as connection:
+                    connection.sendall(aimed_at_ucx(dice))
             except OSError:
                 break  # UCX aborts on some of it; trainers start the agent again
         pair.commit_at_last()
     pair.assert_restored()
 
 
-def test_unauthenticated_peers_at_other_addresses_do_not_reach_the_listener_of_ucx(cluster):
+def test_unauthenticated_addresses_do_not_reach_the_ucx_listener(cluster):
     pair = Pair(cluster, transport="tcp,cma")
     pair.commit()
     agents = sorted(cluster.agents())
@@ -288,12 +288,12 @@ def test_unauthenticated_peers_at_other_addresses_do_not_reach_the_listener_of_u
     pair.assert_restored()
 
 
-@pytest.mark.parametrize(("crash", "words"), [
-    (signal.SIGABRT, "a library has aborted this agent (SIGABRT)"),
-    (signal.SIGSEGV, "this agent has crashed (SIGSEGV)"),
-    (signal.SIGBUS, "this agent has crashed (SIGBUS)"),
-])
-def test_an_agent_that_a_library_ends_says_so_in_its_log_and_comes_back(cluster, crash, words):
+ABORTED = (signal.SIGABRT, "a library has aborted this agent (SIGABRT)")
+CRASHES = [(signal.SIGSEGV, "this agent has crashed (SIGSEGV)"), (signal.SIGBUS, "this agent has crashed (SIGBUS)")]
+
+
+@pytest.mark.parametrize(("crash", "words"), nightly_but([ABORTED], [ABORTED, *CRASHES]))
+def test_agent_aborted_by_a_library_logs_it_and_restarts(cluster, crash, words):
     pair = Pair(cluster)
     pair.commit()
     (agent,) = cluster.agents("n0")
@@ -323,10 +323,10 @@ class Dialer:
         return hmac.digest(self.token, said, "sha256")
 
 
-def receive(unauthenticated_peer: socket.socket, size: int) -> bytes:
+def receive(connection: socket.socket, size: int) -> bytes:
     """So many bytes, or fewer where the other side hangs up."""
     heard = b""
-    while len(heard) < size and (part := unauthenticated_peer.recv(size - len(heard))):
+    while len(heard) < size and (part := connection.recv(size - len(heard))):
         heard += part
     return heard
 
@@ -335,7 +335,7 @@ REFUSED_FOR_TOKEN = struct.pack("<II", 4, 0)
 WELCOME_BYTES = 8 + 96
 
 
-def test_a_handshake_that_was_recorded_opens_nothing(cluster, tmp_path):
+def test_recorded_handshake_cannot_be_replayed(cluster, tmp_path):
     token = tmp_path / "token"
     subprocess.run([build_file(BUILD, "ckptctl"), "token", token], check=True, capture_output=True, timeout=60)
     pair = Pair(cluster, token_file=token)
@@ -352,11 +352,11 @@ def test_a_handshake_that_was_recorded_opens_nothing(cluster, tmp_path):
 
     def replay():
         for source in range(2, 52):
-            with connect(address, source) as unauthenticated_peer:
-                unauthenticated_peer.sendall(dialer.opening)
-                assert len(receive(unauthenticated_peer, 16 + 32)) == 16 + 32
-                unauthenticated_peer.sendall(proof)
-                assert receive(unauthenticated_peer, WELCOME_BYTES) == REFUSED_FOR_TOKEN
+            with connect(address, source) as connection:
+                connection.sendall(dialer.opening)
+                assert len(receive(connection, 16 + 32)) == 16 + 32
+                connection.sendall(proof)
+                assert receive(connection, WELCOME_BYTES) == REFUSED_FOR_TOKEN
 
     pair.commit_while(replay)
     eventually(lambda: status(cluster, "n0")["unauthenticated_peers"]["count"] >= before + 50)
@@ -364,7 +364,7 @@ def test_a_handshake_that_was_recorded_opens_nothing(cluster, tmp_path):
     pair.assert_restored()
 
 
-def test_a_first_message_of_any_size_costs_an_agent_nothing(cluster):
+def test_large_first_message_uses_no_memory_of_the_agent(cluster):
     """What the listener does not ask for it does not read: neither behind an introduction nor instead of one."""
     pair = Pair(cluster)
     pair.commit()
@@ -373,9 +373,9 @@ def test_a_first_message_of_any_size_costs_an_agent_nothing(cluster):
     much = bytes(8 << 20)
 
     def say_too_much(source: int, begin: bytes) -> None:
-        with connect(address, source) as unauthenticated_peer, suppress(ConnectionResetError, BrokenPipeError):
-            unauthenticated_peer.sendall(begin + much)
-            while unauthenticated_peer.recv(4096):
+        with connect(address, source) as connection, suppress(ConnectionResetError, BrokenPipeError):
+            connection.sendall(begin + much)
+            while connection.recv(4096):
                 pass
 
     def all_ways():
@@ -390,7 +390,7 @@ def test_a_first_message_of_any_size_costs_an_agent_nothing(cluster):
     pair.assert_restored()
 
 
-def test_with_a_token_file_there_is_no_secret_in_the_store(cluster, tmp_path):
+def test_store_holds_no_secret_with_a_token_file(cluster, tmp_path):
     token = tmp_path / "token"
     subprocess.run([build_file(BUILD, "ckptctl"), "token", token], check=True, capture_output=True, timeout=60)
     assert token.stat().st_mode & 0o777 == 0o600
@@ -406,7 +406,7 @@ def test_with_a_token_file_there_is_no_secret_in_the_store(cluster, tmp_path):
     pair.assert_restored()
 
 
-def test_an_agent_with_another_token_is_refused_and_says_so(cluster, tmp_path):
+def test_agent_with_another_token_is_refused_and_reports_it(cluster, tmp_path):
     files = [tmp_path / name for name in ("right", "wrong")]
     for file in files:
         subprocess.run([build_file(BUILD, "ckptctl"), "token", file], check=True, capture_output=True, timeout=60)
@@ -415,7 +415,8 @@ def test_an_agent_with_another_token_is_refused_and_says_so(cluster, tmp_path):
     eventually(lambda: log_lines(cluster, "n0", "do not have the same token") and
                log_lines(cluster, "n1", "do not have the same token"))
     eventually(lambda: "does not have the job's token" in status(cluster, "n0")["unauthenticated_peers"]["last"])
-    assert status(cluster, "n0")["nodes_present"] == ["n0"] or status(cluster, "n1")["nodes_present"] == ["n1"]
+    # Whoever leads lets the other go once it has not answered for a while.
+    eventually(lambda: any(status(cluster, node)["nodes_present"] == [node] for node in ("n0", "n1")))
 
 
 @pytest.mark.parametrize(("text", "mode", "word"), [
@@ -423,7 +424,7 @@ def test_an_agent_with_another_token_is_refused_and_says_so(cluster, tmp_path):
     ("0" * 63, 0o600, "64 hex digits"),
     ("x" * 64, 0o600, "64 hex digits"),
 ])
-def test_a_token_file_that_is_no_secret_is_refused(cluster, tmp_path, text, mode, word):
+def test_invalid_token_file_is_refused(cluster, tmp_path, text, mode, word):
     token = tmp_path / "token"
     token.write_text(text)
     token.chmod(mode)
@@ -442,7 +443,7 @@ def free_ports(count):
     raise AssertionError("no free ports")
 
 
-def test_the_option_port_says_where_an_agent_listens(cluster):
+def test_option_port_sets_where_an_agent_listens(cluster):
     port = free_ports(1)
     cluster.engine(0, 1, copies=1, port=port)
     (agent,) = cluster.agents("n0")
@@ -450,7 +451,7 @@ def test_the_option_port_says_where_an_agent_listens(cluster):
     assert ports(agent) == {port}
 
 
-def test_with_ucx_the_option_port_says_where_eight_ports_are(cluster):
+def test_option_port_sets_eight_ports_with_ucx(cluster):
     port = free_ports(8)
     cluster.engine(0, 1, copies=1, port=port, transport="tcp,cma")
     (agent,) = cluster.agents("n0")
@@ -459,7 +460,7 @@ def test_with_ucx_the_option_port_says_where_eight_ports_are(cluster):
     assert ports(agent) <= set(range(port, port + 8))
 
 
-def test_memory_socket_and_records_are_the_users_alone(cluster):
+def test_memory_socket_and_records_are_accessible_only_to_the_user(cluster):
     pair = Pair(cluster)
     pair.commit()
     for folder in (cluster.arena / cluster.job, cluster.coordination / cluster.job):
@@ -470,7 +471,7 @@ def test_memory_socket_and_records_are_the_users_alone(cluster):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's link")
 @pytest.mark.parametrize("option", ["arena_dir", "coordination"])
-def test_an_agent_of_root_makes_nothing_behind_the_link_of_another_user(cluster, tmp_path, option):
+def test_agent_of_root_creates_nothing_behind_another_users_link(cluster, tmp_path, option):
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     link = tmp_path / "link"

@@ -6,6 +6,7 @@ import signal
 import time
 
 import pytest
+from fork_server import TORCH
 from watched_job import DEADLINE_S, FLOOR_MS, RANKS, WatchedJob
 
 pytest.importorskip("torch")
@@ -13,14 +14,14 @@ pytest.importorskip("torch")
 
 @pytest.fixture
 def job(cluster, tmp_path):
-    job = WatchedJob(cluster, tmp_path, "watched_ddp_trainer")
+    job = WatchedJob(cluster, tmp_path, "watched_ddp_trainer", TORCH)
     yield job
     job.close()
 
 
-def test_nobody_is_suspected_in_an_undisturbed_run_or_for_a_pause(job):
+def test_no_rank_is_suspected_in_an_undisturbed_run_or_a_pause(job):
     job.await_learned()
-    job.await_progress(60)
+    job.await_progress(30)
     pause = job.command("pause", 1)
     deadline = time.monotonic() + DEADLINE_S
     while job.status(1)["ranks"][0]["paused"] != "eval":
@@ -37,7 +38,8 @@ def test_a_killed_rank_is_named_as_dead(job):
     job.await_culprit(2, "dead", "its process has ended")
 
 
-def test_a_stopped_rank_is_named_until_it_goes_on(job):
+@pytest.mark.nightly
+def test_stopped_rank_is_named_until_it_continues(job):
     job.await_learned()
     job.signal(1, signal.SIGSTOP)
     job.await_culprit(1, "stopped", "its process is stopped (SIGSTOP)")
@@ -46,6 +48,7 @@ def test_a_stopped_rank_is_named_until_it_goes_on(job):
     job.await_progress(3)
 
 
+@pytest.mark.nightly
 def test_a_rank_that_spins_in_the_forward_pass_is_named(job):
     job.await_learned()
     job.command("spin", 3)
@@ -63,6 +66,7 @@ def test_a_rank_that_spins_in_the_backward_pass_is_named(job):
     assert all("suspicion: rank 0 on node n0 " in line for line in job.logged())
 
 
+@pytest.mark.nightly
 def test_a_slow_rank_is_a_straggler(job):
     job.await_learned()
     job.command("slow", 2)
@@ -70,7 +74,7 @@ def test_a_slow_rank_is_a_straggler(job):
     assert all("rank 2 on node n2 computes " in line for line in job.logged())
 
 
-def test_a_network_that_hangs_is_no_ranks_fault(job):
+def test_hung_network_is_not_blamed_on_a_rank(job):
     job.await_learned()
     drop = job.drop_after(20)
     job.await_everywhere(

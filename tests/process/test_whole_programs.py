@@ -4,7 +4,7 @@ import sys
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "testing"))
 
 import whole_programs
 
@@ -53,7 +53,7 @@ def outcomes(case):
     return told, ended_in
 
 
-def test_each_case_has_its_outcome():
+def test_each_case_is_reported_with_its_outcome():
     assert outcomes(whole(ENDED, failed=True)) == (
         {
             "listener_test.Door.Opens": "passed",
@@ -65,18 +65,18 @@ def test_each_case_has_its_outcome():
     )
 
 
-def test_a_failure_says_what_the_case_wrote_and_nothing_else():
+def test_failure_contains_only_the_cases_own_output():
     cases, _ = whole_programs.cases_of("listener_test", whole(ENDED, failed=True))
     output = cases[1].findtext("system-out")
     assert "it stands open" in output and "Opens" not in output and "NeedsLeader" not in output
 
 
-def test_the_case_in_which_a_program_ended_has_failed_and_is_named():
+def test_case_during_which_the_program_ended_fails_and_is_named():
     expected = {"listener_test.Door.Opens": "passed", "listener_test.Door.Falls": "failed"}
     assert outcomes(whole(ABORTED, failed=True)) == (expected, "Door.Falls")
 
 
-def test_a_program_that_fails_behind_its_last_case_is_a_failure_of_its_own():
+def test_program_that_fails_after_its_last_case_is_its_own_failure():
     expected = {"listener_test.Door.Opens": "passed", "listener_test.(the program itself)": "failed"}
     assert outcomes(whole(LEAKED, failed=True)) == (expected, None)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from ckptengine import load_library
 from test_frameworks import ITERATIONS, Job, assert_committed
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "integrations_training_systems.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "frameworks.md"
 COMMIT_MS = 60_000
 
 

@@ -23,13 +23,14 @@ def train_rank(trainer: str, *settings) -> None:
 
 
 class WatchedJob:
-    """Runs main(folder, rank, ranks, options) of the module `trainer` on each node."""
+    """Runs main(folder, rank, ranks, options) of the module `trainer` on each node. `modules`: see fork_server."""
 
-    def __init__(self, cluster, folder: Path, trainer: str, **options: object) -> None:
+    def __init__(self, cluster, folder: Path, trainer: str, modules: tuple[str, ...] = (),
+                 **options: object) -> None:
         self.cluster, self.folder = cluster, folder
         (folder / "meeting").write_bytes(bytes(8 * RANKS))
         self.trainers = []
-        ranks = Processes(trainer, __name__)
+        ranks = Processes(*modules)
         for rank in range(RANKS):
             given = cluster.options(rank, RANKS, hang_floor_ms=FLOOR_MS, **options)
             given = {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}

@@ -70,14 +70,14 @@ Copied run(CopyPacer& pacer, std::uint64_t size_bytes, const std::vector<double>
   return result;
 }
 
-TEST(CopyPacerTest, HasNothingToSayIfHardlyAnythingFitsIntoBubbles) {
+TEST(CopyPacerTest, MakesNoPlanIfLittleFitsIntoBubbles) {
   CopyPacer pacer;
   const DeviceProfile profile = profile_of({1.0, 0.01, 1.0});  // 9 MiB fit
   EXPECT_TRUE(pacer.begin(profile, 80 * mib, bytes_per_s));
   EXPECT_FALSE(pacer.begin(profile, 100 * mib, bytes_per_s));
 }
 
-TEST(CopyPacerTest, HasNothingToSayWithoutAProfileABubbleOrARate) {
+TEST(CopyPacerTest, MakesNoPlanWithoutAProfileABubbleOrARate) {
   CopyPacer pacer;
   EXPECT_FALSE(pacer.begin({}, mib, bytes_per_s));
   EXPECT_FALSE(pacer.begin(profile_of({1.0}), mib, bytes_per_s)) << "no bubbles";
@@ -86,7 +86,7 @@ TEST(CopyPacerTest, HasNothingToSayWithoutAProfileABubbleOrARate) {
   EXPECT_TRUE(pacer.begin(profile_of({1.0, 0.5, 1.0}), mib, bytes_per_s));
 }
 
-TEST(CopyPacerTest, WhatFitsIntoBubblesIsCopiedThere) {
+TEST(CopyPacerTest, CopiesInBubblesIfTheStateFits) {
   CopyPacer pacer;
   const std::vector<double> device = {0.1, 0.05, 0.1, 0.05, 0.1};
   ASSERT_TRUE(pacer.begin(profile_of(device), 80 * mib, bytes_per_s));
@@ -96,7 +96,7 @@ TEST(CopyPacerTest, WhatFitsIntoBubblesIsCopiedThere) {
   EXPECT_EQ(result.beside, 0u);
 }
 
-TEST(CopyPacerTest, TheRestIsCopiedBesideComputationAtTheLowestRateThatEndsInTime) {
+TEST(CopyPacerTest, CopiesTheRestAtTheLowestSufficientRate) {
   CopyPacer pacer;
   const std::vector<double> device = {0.1, 0.05, 0.1, 0.05, 0.1};
   ASSERT_TRUE(pacer.begin(profile_of(device), 150 * mib, bytes_per_s));
@@ -107,7 +107,7 @@ TEST(CopyPacerTest, TheRestIsCopiedBesideComputationAtTheLowestRateThatEndsInTim
   EXPECT_LT(result.busy_beside_s, 0.08);
 }
 
-TEST(CopyPacerTest, EndsBeforeTheUpdateIfNoBubbleComes) {
+TEST(CopyPacerTest, FinishesBeforeTheUpdateIfNoBubbleComes) {
   for (const std::uint64_t size_mib : {1, 10, 80, 150, 300}) {
     CopyPacer pacer;
     ASSERT_TRUE(pacer.begin(profile_of({0.1, 0.05, 0.1, 0.05, 0.1}), size_mib * mib, bytes_per_s));
@@ -115,7 +115,7 @@ TEST(CopyPacerTest, EndsBeforeTheUpdateIfNoBubbleComes) {
   }
 }
 
-TEST(CopyPacerTest, EndsBeforeTheUpdateIfBubblesAreShorterOrLater) {
+TEST(CopyPacerTest, FinishesBeforeTheUpdateIfBubblesAreShorterOrLater) {
   const auto ends_in_time = [](const std::vector<double>& actual) {
     CopyPacer pacer;
     if (!pacer.begin(profile_of({0.1, 0.05, 0.1, 0.05, 0.1}), 120 * mib, bytes_per_s)) return false;
@@ -126,7 +126,7 @@ TEST(CopyPacerTest, EndsBeforeTheUpdateIfBubblesAreShorterOrLater) {
   EXPECT_TRUE(ends_in_time({0.05, 0.001, 0.05, 0.2, 0.099}));
 }
 
-TEST(CopyPacerTest, AStateThatDoesNotFitIsCopiedWithoutAPause) {
+TEST(CopyPacerTest, CopiesWithoutPausesIfTheStateDoesNotFit) {
   CopyPacer pacer;
   ASSERT_TRUE(pacer.begin(profile_of({0.1, 0.05, 0.1}), 400 * mib, bytes_per_s));
   const Copied result = run(pacer, 400 * mib, {0.1, 0.05, 0.1});
@@ -134,7 +134,7 @@ TEST(CopyPacerTest, AStateThatDoesNotFitIsCopiedWithoutAPause) {
   EXPECT_FALSE(pacer.has_waited());
 }
 
-TEST(CopyPacerTest, NamesTheNextBubbleThatIsLongEnough) {
+TEST(CopyPacerTest, ReturnsTheNextBubbleThatIsLongEnough) {
   CopyPacer pacer;
   ASSERT_TRUE(pacer.begin(profile_of({0.1, 0.00001, 0.1, 0.05, 0.1, 0.00001, 0.1}), mib, bytes_per_s));
   EXPECT_EQ(pacer.next_long_bubble(0), 1u);

@@ -39,7 +39,7 @@ class WatchedRank {
 // Its first mark ends no iteration, and the iteration after it does not count.
 constexpr int unknown = 4, known = 5;
 
-TEST(LearnedDeadline, ThereIsNoneBeforeSomeIterationsAreKnown) {
+TEST(LearnedDeadline, IsUnknownBeforeSomeIterations) {
   WatchedRank rank;
   rank.iterations(unknown);
   EXPECT_EQ(rank.due_in_s(), std::nullopt);
@@ -47,7 +47,7 @@ TEST(LearnedDeadline, ThereIsNoneBeforeSomeIterationsAreKnown) {
   EXPECT_NE(rank.due_in_s(), std::nullopt);
 }
 
-TEST(LearnedDeadline, IsAMultipleOfTheSlowestTimeApartForComputingAndCommunicating) {
+TEST(LearnedDeadline, IsAMultipleOfTheSlowestComputationOrCommunication) {
   WatchedRank rank;
   rank.iterations(known);
   EXPECT_DOUBLE_EQ(*rank.due_in_s(), 15);  // three times 5 s of computing
@@ -65,7 +65,7 @@ TEST(LearnedDeadline, IsNeverBelowTheFloor) {
   EXPECT_NEAR(*rank.due_in_s(), 2, 1e-9);
 }
 
-TEST(LearnedDeadline, AnIterationMayMakeManyMarksAndStillBeLate) {
+TEST(LearnedDeadline, AppliesToIterationsWithManyMarks) {
   WatchedRank rank;
   rank.iterations(known);
   for (int i = 0; i < 6; ++i) {
@@ -75,7 +75,7 @@ TEST(LearnedDeadline, AnIterationMayMakeManyMarksAndStillBeLate) {
   EXPECT_DOUBLE_EQ(*rank.due_in_s(), 3);  // it may compute for three times 9 s, and 24 have passed
 }
 
-TEST(LearnedDeadline, WaitingForOthersMakesNoIterationLate) {
+TEST(LearnedDeadline, WaitingForOtherRanksDoesNotMakeAnIterationLate) {
   WatchedRank rank;
   rank.iterations(known);
   for (int i = 0; i < 100; ++i) {
@@ -85,7 +85,7 @@ TEST(LearnedDeadline, WaitingForOthersMakesNoIterationLate) {
   EXPECT_DOUBLE_EQ(*rank.due_in_s(), 15);
 }
 
-TEST(LearnedDeadline, ForgetsWhatWasSlowLongAgo) {
+TEST(LearnedDeadline, ForgetsOldSlowIterations) {
   WatchedRank rank;
   rank.iterations(known);
   rank.iteration(4, 1, 10);
@@ -94,7 +94,7 @@ TEST(LearnedDeadline, ForgetsWhatWasSlowLongAgo) {
   EXPECT_DOUBLE_EQ(*rank.due_in_s(), 15);
 }
 
-TEST(LearnedDeadline, AHangTeachesNothingUnlessTrainingStaysThatSlow) {
+TEST(LearnedDeadline, IgnoresASingleHangButLearnsLastingSlowness) {
   WatchedRank rank;
   rank.iterations(known);
   for (int i = 0; i < 3; ++i) {
@@ -105,7 +105,7 @@ TEST(LearnedDeadline, AHangTeachesNothingUnlessTrainingStaysThatSlow) {
   EXPECT_DOUBLE_EQ(*rank.due_in_s(), 300);
 }
 
-TEST(LearnedDeadline, APauseSuspendsItUntilTheNextIterationAndTeachesNothing) {
+TEST(LearnedDeadline, PauseSuspendsTheDeadlineAndIsNotLearned) {
   WatchedRank rank;
   rank.iterations(known);
   rank.deadline.pause(rank.now_s + 1);
@@ -120,7 +120,7 @@ TEST(LearnedDeadline, APauseSuspendsItUntilTheNextIterationAndTeachesNothing) {
   EXPECT_DOUBLE_EQ(*rank.due_in_s(), 36);
 }
 
-TEST(LearnedDeadline, LostMarksLeaveThePositionUnknownUntilTheNextIteration) {
+TEST(LearnedDeadline, PositionIsUnknownAfterLostMarksUntilTheNextIteration) {
   WatchedRank rank;
   rank.iterations(known);
   rank.mark(Kind::begin, 4);
@@ -133,7 +133,7 @@ TEST(LearnedDeadline, LostMarksLeaveThePositionUnknownUntilTheNextIteration) {
   EXPECT_NE(rank.due_in_s(), std::nullopt);
 }
 
-TEST(LearnedDeadline, TheRankGetsItsWholeTimeAgainWhenTheObserverSlept) {
+TEST(LearnedDeadline, RestartsWhenTheObserverSlept) {
   WatchedRank rank;
   rank.iterations(known);
   rank.mark(Kind::begin, 4);
@@ -142,7 +142,7 @@ TEST(LearnedDeadline, TheRankGetsItsWholeTimeAgainWhenTheObserverSlept) {
   EXPECT_EQ(rank.deadline.begun(), 1u);
 }
 
-TEST(LearnedDeadline, WhatItComputedWhileTheObserverSleptIsForgiven) {
+TEST(LearnedDeadline, ForgivesComputationWhileTheObserverSlept) {
   WatchedRank rank;
   rank.iterations(known);
   rank.deadline.wait_again(rank.now_s + 100);
@@ -154,7 +154,7 @@ TEST(LearnedDeadline, WhatItComputedWhileTheObserverSleptIsForgiven) {
   EXPECT_DOUBLE_EQ(*rank.due_in_s(), 8);
 }
 
-TEST(LearnedDeadline, KnowsHowManyCommunicationsAnIterationHasIfTheLastOnesHadEquallyMany) {
+TEST(LearnedDeadline, KnowsTheNumberOfCommunicationsIfItIsConstant) {
   WatchedRank rank;
   EXPECT_EQ(rank.deadline.per_iteration(), std::nullopt);
   rank.iterations(known);
@@ -168,7 +168,7 @@ TEST(LearnedDeadline, KnowsHowManyCommunicationsAnIterationHasIfTheLastOnesHadEq
   EXPECT_EQ(rank.deadline.per_iteration(), 1u);
 }
 
-TEST(LearnedDeadline, CountsTheRanksOwnComputing) {
+TEST(LearnedDeadline, CountsTheRanksOwnComputation) {
   WatchedRank rank;
   EXPECT_EQ(rank.deadline.computing_s(), std::nullopt);
   rank.iterations(20);
@@ -177,7 +177,7 @@ TEST(LearnedDeadline, CountsTheRanksOwnComputing) {
   EXPECT_DOUBLE_EQ(*rank.deadline.computing_s(), 2);
 }
 
-TEST(LearnedDeadline, OneLongIterationDoesNotMakeARankSlow) {
+TEST(LearnedDeadline, SingleLongIterationDoesNotMakeARankSlow) {
   WatchedRank rank;
   for (int i = 0; i < 3; ++i) rank.iteration(1, 2, 1);
   rank.iteration(1, 2, 100);  // before it has a deadline

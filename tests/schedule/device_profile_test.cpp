@@ -7,7 +7,7 @@ namespace {
 
 using MarkKind = DeviceMark::Kind;
 
-constexpr std::uint32_t iterations = 4;
+constexpr std::uint32_t iterations_learned = 4;
 
 // Training with iterations of 1 s. The device idles from 0.2 to 0.3 and from 0.5 to 0.9, and the update is at 0.95.
 class DeviceProfileTest : public testing::Test {
@@ -23,15 +23,15 @@ class DeviceProfileTest : public testing::Test {
     began_s_ += 1;
   }
   void learn() {
-    for (std::uint32_t i = 0; i < iterations; ++i) iterate();
+    for (std::uint32_t i = 0; i < iterations_learned; ++i) iterate();
   }
 
-  DeviceProfiler profiler_{{.iterations = iterations, .window = 3}};
+  DeviceProfiler profiler_{{.iterations = iterations_learned, .window = 3}};
   double began_s_ = 100;
 };
 
-TEST_F(DeviceProfileTest, NothingIsKnownBeforeEnoughIterations) {
-  for (std::uint32_t i = 1; i < iterations; ++i) iterate();
+TEST_F(DeviceProfileTest, IsUnknownBeforeEnoughIterations) {
+  for (std::uint32_t i = 1; i < iterations_learned; ++i) iterate();
   EXPECT_EQ(profiler_.profile().iterations, 0u);
   EXPECT_EQ(profiler_.profile().bubbles(), 0u);
 }
@@ -39,7 +39,7 @@ TEST_F(DeviceProfileTest, NothingIsKnownBeforeEnoughIterations) {
 TEST_F(DeviceProfileTest, LearnsWhenTheDeviceIdlesBeforeTheUpdate) {
   learn();
   const DeviceProfile& profile = profiler_.profile();
-  EXPECT_EQ(profile.iterations, iterations);
+  EXPECT_EQ(profile.iterations, iterations_learned);
   EXPECT_NEAR(profile.stretch_s, 0.95, 1e-9);
   EXPECT_NEAR(profile.bubble_s(), 0.5, 1e-9);
   ASSERT_EQ(profile.bubbles(), 2u);
@@ -50,8 +50,8 @@ TEST_F(DeviceProfileTest, LearnsWhenTheDeviceIdlesBeforeTheUpdate) {
   }
 }
 
-TEST_F(DeviceProfileTest, WhatComesAfterTheUpdateIsNoBubbleForACapture) {
-  for (std::uint32_t i = 0; i < iterations; ++i) {
+TEST_F(DeviceProfileTest, IgnoresBubblesAfterTheUpdate) {
+  for (std::uint32_t i = 0; i < iterations_learned; ++i) {
     iterate();
     mark(MarkKind::bubble_begin, -0.04);  // iterate() has moved on to the next second
     mark(MarkKind::bubble_end, -0.01);
@@ -61,8 +61,8 @@ TEST_F(DeviceProfileTest, WhatComesAfterTheUpdateIsNoBubbleForACapture) {
   EXPECT_NEAR(profiler_.profile().stretch_s, 0.95, 1e-9);
 }
 
-TEST_F(DeviceProfileTest, AnIterationWithLostMarksTeachesNothing) {
-  for (std::uint32_t i = 1; i < iterations; ++i) iterate();
+TEST_F(DeviceProfileTest, IgnoresAnIterationWithLostMarks) {
+  for (std::uint32_t i = 1; i < iterations_learned; ++i) iterate();
   mark(MarkKind::iteration, 0);
   profiler_.lost_marks();
   mark(MarkKind::update, 0.5);
@@ -72,41 +72,41 @@ TEST_F(DeviceProfileTest, AnIterationWithLostMarksTeachesNothing) {
   EXPECT_NEAR(profiler_.profile().stretch_s, 0.95, 1e-9);
 }
 
-TEST_F(DeviceProfileTest, OtherBubblesAreLearnedAnew) {
+TEST_F(DeviceProfileTest, LearnsChangedBubblesAgain) {
   learn();
   for (int i = 0; i < 3; ++i) iterate(0.1);
   EXPECT_EQ(profiler_.relearned(), 1u);
   EXPECT_NEAR(profiler_.profile().bubble_s(), 0.5, 1e-9) << "the old profile serves until the new one is learned";
-  for (std::uint32_t i = 0; i < iterations; ++i) iterate(0.1);
+  for (std::uint32_t i = 0; i < iterations_learned; ++i) iterate(0.1);
   EXPECT_NEAR(profiler_.profile().bubble_s(), 0.2, 1e-9);
 }
 
-TEST_F(DeviceProfileTest, TheStretchIsTheShortestOfTheLastFew) {
+TEST_F(DeviceProfileTest, UsesTheShortestOfTheLastStretches) {
   const auto iterate = [this](double update_s) {
     mark(MarkKind::iteration, 0);
     mark(MarkKind::update, update_s);
     began_s_ += 1;
   };
-  for (std::uint32_t i = 0; i < iterations; ++i) iterate(0.5);
+  for (std::uint32_t i = 0; i < iterations_learned; ++i) iterate(0.5);
   iterate(0.45);
   EXPECT_NEAR(profiler_.profile().stretch_s, 0.45, 1e-9);
   for (int i = 0; i < 8; ++i) iterate(0.5);
   EXPECT_NEAR(profiler_.profile().stretch_s, 0.5, 1e-9);
 }
 
-TEST_F(DeviceProfileTest, TrainingWithoutBubblesHasAProfileWithoutBubbles) {
-  for (std::uint32_t i = 0; i < iterations; ++i) {
+TEST_F(DeviceProfileTest, ProfilesTrainingWithoutBubbles) {
+  for (std::uint32_t i = 0; i < iterations_learned; ++i) {
     mark(MarkKind::iteration, 0);
     mark(MarkKind::update, 0.5);
     began_s_ += 1;
   }
-  EXPECT_EQ(profiler_.profile().iterations, iterations);
+  EXPECT_EQ(profiler_.profile().iterations, iterations_learned);
   EXPECT_EQ(profiler_.profile().bubbles(), 0u);
   EXPECT_NEAR(profiler_.profile().stretch_s, 0.5, 1e-9);
 }
 
-TEST_F(DeviceProfileTest, LoopsThatNeverAnnounceAnUpdateTeachNothing) {
-  for (std::uint32_t i = 0; i < 3 * iterations; ++i) {
+TEST_F(DeviceProfileTest, IgnoresLoopsThatNeverAnnounceAnUpdate) {
+  for (std::uint32_t i = 0; i < 3 * iterations_learned; ++i) {
     mark(MarkKind::iteration, 0);
     mark(MarkKind::bubble_begin, 0.1);
     mark(MarkKind::bubble_end, 0.2);

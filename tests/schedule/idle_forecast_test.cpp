@@ -51,14 +51,14 @@ class Trainer {
   double began_s_ = 1000;
 };
 
-TEST(IdleForecast, IsFreeWhereNoHookWasEverHeard) {
+TEST(IdleForecast, IsFreeWithoutHooks) {
   RankIdleForecast idle_forecast(options());
   EXPECT_EQ(idle_forecast.idle_forecast(5, idle).state, NetworkState::free);
   for (int i = 0; i < 50; ++i) idle_forecast.observe({Kind::iteration, 1.0 * i});
   EXPECT_EQ(idle_forecast.idle_forecast(49.5, idle).state, NetworkState::free) << "iterations without communication";
 }
 
-TEST(IdleForecast, LeavesItToTheGateWhileItLearns) {
+TEST(IdleForecast, ReliesOnTheGateWhileLearning) {
   RankIdleForecast idle_forecast(options(2));
   Trainer trainer(idle_forecast);
   trainer.iterations(2);
@@ -72,7 +72,7 @@ TEST(IdleForecast, LeavesItToTheGateWhileItLearns) {
   EXPECT_FALSE(std::isinf(idle_forecast.idle_forecast(trainer.at(0.1), idle).idle_s));
 }
 
-TEST(IdleForecast, KnowsTheLongestSpanOfAnIterationWithWhatTheNextOneBeginsWith) {
+TEST(IdleForecast, LongestSpanMayCrossTheIterationsEnd) {
   RankIdleForecast idle_forecast(options(2));
   EXPECT_TRUE(std::isinf(idle_forecast.longest_idle_s()));
   Trainer(idle_forecast).iterations(5);
@@ -81,7 +81,7 @@ TEST(IdleForecast, KnowsTheLongestSpanOfAnIterationWithWhatTheNextOneBeginsWith)
       << "0.2 between the two, 0.1 and 0.2 around the end";
 }
 
-TEST(IdleForecast, IsTheUsablePartOfTheSpanLessWhatHasPassedOfIt) {
+TEST(IdleForecast, IsTheUsableRestOfTheSpan) {
   RankIdleForecast idle_forecast(options());
   Trainer trainer(idle_forecast);
   trainer.iterations(3);
@@ -94,7 +94,7 @@ TEST(IdleForecast, IsTheUsablePartOfTheSpanLessWhatHasPassedOfIt) {
       << "whatever the profile says";
 }
 
-TEST(IdleForecast, GoesOnIntoTheNextIterationBehindTheLastCommunication) {
+TEST(IdleForecast, ContinuesIntoTheNextIterationAfterTheLastCommunication) {
   RankIdleForecast idle_forecast(options());
   Trainer trainer(idle_forecast);
   trainer.iterations(3);
@@ -103,7 +103,7 @@ TEST(IdleForecast, GoesOnIntoTheNextIterationBehindTheLastCommunication) {
   EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.9), idle).idle_s, 0.5 * (0.1 + 0.2), 1e-6);
 }
 
-TEST(IdleForecast, LeavesItToTheGateWhereThePatternIsNotTheLearnedOne) {
+TEST(IdleForecast, ReliesOnTheGateIfThePatternIsNotTheLearnedOne) {
   RankIdleForecast idle_forecast(options());
   Trainer trainer(idle_forecast);
   trainer.iterations(3);
@@ -113,7 +113,7 @@ TEST(IdleForecast, LeavesItToTheGateWhereThePatternIsNotTheLearnedOne) {
   EXPECT_TRUE(std::isinf(seen.idle_s));
 }
 
-TEST(IdleForecast, IsFreeWhereTheTrainerHasFallenSilentEvenInACommunication) {
+TEST(IdleForecast, IsFreeIfTheTrainerFallsSilentEvenInACommunication) {
   RankIdleForecast idle_forecast(options());
   Trainer trainer(idle_forecast);
   trainer.iterations(3);
@@ -122,7 +122,7 @@ TEST(IdleForecast, IsFreeWhereTheTrainerHasFallenSilentEvenInACommunication) {
   EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(10.3), busy).state, NetworkState::free);
 }
 
-TEST(IdleForecast, TakesNoTrainerForSilentWhoseIterationsAreLong) {
+TEST(IdleForecast, LongIterationsDoNotCountAsSilence) {
   RankIdleForecast idle_forecast(options());
   idle_forecast.observe({Kind::iteration, 0});
   idle_forecast.observe({Kind::begin, 10});
@@ -132,7 +132,7 @@ TEST(IdleForecast, TakesNoTrainerForSilentWhoseIterationsAreLong) {
   EXPECT_EQ(idle_forecast.idle_forecast(100 + 310, idle).state, NetworkState::free);
 }
 
-TEST(IdleForecast, SaysNothingOfASpanThatLastsMuchLongerThanItShould) {
+TEST(IdleForecast, HasNoLimitInASpanMuchLongerThanLearned) {
   RankIdleForecast idle_forecast(options());
   Trainer trainer(idle_forecast);
   trainer.iterations(3);
@@ -142,7 +142,7 @@ TEST(IdleForecast, SaysNothingOfASpanThatLastsMuchLongerThanItShould) {
   EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.81), busy).state, NetworkState::busy);
 }
 
-TEST(IdleForecast, CountsACommunicationThatCrossesAnIterationsEndToBoth) {
+TEST(IdleForecast, CountsACommunicationAcrossAnIterationsEndToBoth) {
   RankIdleForecast idle_forecast(options());
   Trainer trainer(idle_forecast);
   for (int i = 0; i < 4; ++i) {  // begins at 0.9, ends at 0.1 of the next one
@@ -159,7 +159,7 @@ TEST(IdleForecast, CountsACommunicationThatCrossesAnIterationsEndToBoth) {
   EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.5), idle).idle_s, 0.5 * 0.4, 1e-6);
 }
 
-TEST(IdleForecast, LearnsNothingFromIterationsWithoutNumber) {
+TEST(IdleForecast, LearnsNothingFromEndlessIterations) {
   RankIdleForecast idle_forecast(options(1));
   Trainer trainer(idle_forecast);
   trainer.iterations(1);
@@ -169,7 +169,7 @@ TEST(IdleForecast, LearnsNothingFromIterationsWithoutNumber) {
   EXPECT_EQ(idle_forecast.learned(), 0u);
 }
 
-TEST(IdleForecast, BeginsWithAProfileThatIsKnown) {
+TEST(IdleForecast, StartsFromAKnownProfile) {
   RankIdleForecast first(options());
   Trainer(first).iterations(3);
   RankIdleForecast second(options(), first.profile());
@@ -180,7 +180,7 @@ TEST(IdleForecast, BeginsWithAProfileThatIsKnown) {
   EXPECT_FALSE(second.learned());
 }
 
-TEST(IdleForecast, DoesNotLearnFromAnIterationOfWhichMarksWereLost) {
+TEST(IdleForecast, DoesNotLearnFromAnIterationWithLostMarks) {
   RankIdleForecast idle_forecast(options(1));
   Trainer trainer(idle_forecast);
   trainer.iterations(1);
@@ -196,7 +196,7 @@ TEST(IdleForecast, DoesNotLearnFromAnIterationOfWhichMarksWereLost) {
   EXPECT_FALSE(std::isinf(idle_forecast.idle_forecast(trainer.at(0.05), idle).idle_s));
 }
 
-TEST(IdleForecast, OfSeveralRanksIsTheWorst) {
+TEST(IdleForecast, WorseOfReturnsTheWorstForecast) {
   const IdleForecast free{NetworkState::free, INFINITY}, shorter{NetworkState::idle, 1}, longer{NetworkState::idle, 2},
       in_use{NetworkState::busy, 0};
   const IdleForecast* order[] = {&free, &longer, &shorter, &in_use};
@@ -210,7 +210,7 @@ TEST(IdleForecast, OfSeveralRanksIsTheWorst) {
     }
 }
 
-TEST(IdleForecast, TellsOfHooksThatAreNotBalancedAndGoesOn) {
+TEST(IdleForecast, ReportsUnbalancedHooksAndContinues) {
   RankIdleForecast idle_forecast(options(1));
   Trainer trainer(idle_forecast);
   trainer.iterations(1);
@@ -224,7 +224,7 @@ TEST(IdleForecast, TellsOfHooksThatAreNotBalancedAndGoesOn) {
   EXPECT_EQ(idle_forecast.complaint(), "");
 }
 
-TEST(IdleForecast, TakesTimesThatRunBackwardsForEqual) {
+TEST(IdleForecast, TreatsBackwardTimesAsEqual) {
   RankIdleForecast idle_forecast(options(1));
   idle_forecast.observe({Kind::iteration, 10});
   idle_forecast.observe({Kind::begin, 12});
@@ -235,7 +235,7 @@ TEST(IdleForecast, TakesTimesThatRunBackwardsForEqual) {
   EXPECT_DOUBLE_EQ(idle_forecast.profile().idle_s(), 5);
 }
 
-TEST(IdleForecast, RefusesOptionsThatMakeNoSense) { EXPECT_THROW(RankIdleForecast(options(0)), std::invalid_argument); }
+TEST(IdleForecast, RefusesInvalidOptions) { EXPECT_THROW(RankIdleForecast(options(0)), std::invalid_argument); }
 
 }  // namespace
 }  // namespace ckpt::schedule

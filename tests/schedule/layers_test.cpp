@@ -23,7 +23,7 @@ CopyRequest request(std::uint64_t state_bytes, bool separate_paths = false) {
   return request;
 }
 
-TEST(Layers, TakeBubblesFirstThenComputationThenCommunication) {
+TEST(Layers, UseBubblesFirstThenComputationThenCommunication) {
   const CopyPlan all = plan_copies(request(2000, true));
   EXPECT_EQ(all.bubble_bytes, 500u);
   EXPECT_EQ(all.compute_bytes, 1000u);
@@ -36,7 +36,7 @@ TEST(Layers, TakeBubblesFirstThenComputationThenCommunication) {
   EXPECT_EQ(little.compute_bytes + little.communicate_bytes, 0u);
 }
 
-TEST(Layers, LeaveCommunicationAloneWhereItSharesThePath) {
+TEST(Layers, AvoidCommunicationThatSharesThePath) {
   const CopyPlan plan = plan_copies(request(2000, false));
   EXPECT_EQ(plan.communicate_bytes, 0u);
   EXPECT_DOUBLE_EQ(plan.overrun_s, 0.5);
@@ -73,7 +73,7 @@ TEST(Layers, PlaceEveryByteOnceAndOverfillNoSpan) {
   }
 }
 
-TEST(Layers, RefuseWhatMakesNoSense) {
+TEST(Layers, RefuseInvalidRequests) {
   const auto refuses = [](auto change) {
     CopyRequest bad = request(1000);
     change(bad);
@@ -89,7 +89,7 @@ TEST(Layers, RefuseWhatMakesNoSense) {
   refuses([](CopyRequest& bad) { bad.spans.push_back({Activity::bubble, NAN}); });
 }
 
-TEST(Bubbles, OfThe1F1BScheduleAreReftsEstimate) {
+TEST(Bubbles, MatchReftsEstimateForThe1F1BSchedule) {
   EXPECT_DOUBLE_EQ(bubble_time_1f1b_s(0, 4, 0.5), 3.0);  // (P - 1) times a forward and a backward pass
   EXPECT_DOUBLE_EQ(bubble_time_1f1b_s(3, 4, 0.5), 2.7);
   EXPECT_DOUBLE_EQ(bubble_time_1f1b_s(0, 1, 0.5), 0) << "no pipeline, no bubbles";

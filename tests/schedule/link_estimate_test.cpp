@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::uint64_t size_unit = 1u << 20;
 
-TEST(LinkEstimate, FindsWhatTheLinkIsFromChunksOfDifferentSizes) {
+TEST(LinkEstimate, LearnsTheLinkFromChunksOfDifferentSizes) {
   const LinkModel truth{0.0005, 2e9};
   LinkEstimate estimate;
   for (std::uint64_t i = 0; i < 20; ++i) {
@@ -21,7 +21,7 @@ TEST(LinkEstimate, FindsWhatTheLinkIsFromChunksOfDifferentSizes) {
   EXPECT_NEAR(estimate.link()->bytes_per_s, truth.bytes_per_s, 1);
 }
 
-TEST(LinkEstimate, SaysNothingBeforeAFewChunksWereSent) {
+TEST(LinkEstimate, IsUnknownBeforeAFewChunks) {
   LinkEstimate estimate;
   for (int i = 0; i < 3; ++i) {
     estimate.add(size_unit, 0.001);
@@ -31,14 +31,14 @@ TEST(LinkEstimate, SaysNothingBeforeAFewChunksWereSent) {
   EXPECT_TRUE(estimate.link());
 }
 
-TEST(LinkEstimate, ForetellsChunksOfTheOneSizeItHasSeen) {
+TEST(LinkEstimate, PredictsChunksOfTheOnlySizeItHasSeen) {
   const LinkModel truth{0.01, 1e8};
   LinkEstimate estimate;
   for (int i = 0; i < 10; ++i) estimate.add(2 * size_unit, truth.time_s(2 * size_unit));
   EXPECT_NEAR(estimate.link()->time_s(2 * size_unit), truth.time_s(2 * size_unit), 1e-9);
 }
 
-TEST(LinkEstimate, GivesAllTimeToTheBytesWhereAFitMakesNoSense) {
+TEST(LinkEstimate, AttributesAllTimeToBytesIfAFitIsInvalid) {
   LinkEstimate falling, negative;  // larger ones faster; a start-up time below 0
   for (int i = 0; i < 10; ++i) {
     falling.add(size_unit * (1 + i % 2), 0.02 / (1 + i % 2));
@@ -60,7 +60,7 @@ TEST(LinkEstimate, FollowsALinkThatChanges) {
               0.05 * LinkModel({0, 1e8}).time_s(size_unit));
 }
 
-TEST(LinkEstimate, PassesOverWhatCannotBe) {
+TEST(LinkEstimate, IgnoresImpossibleMeasurements) {
   LinkEstimate estimate;
   for (int i = 0; i < 10; ++i) {
     estimate.add(0, 1);

@@ -27,25 +27,25 @@ Pacer pacer_that_knows_the_link() {
   return pacer;
 }
 
-TEST(Pacer, LetsWholeChunksGoSideBySideWhereTheNetworkIsFree) {
+TEST(Pacer, AllowsWholeConcurrentChunksIfTheNetworkIsFree) {
   Pacer pacer(pacer_options());
   for (std::size_t under_way = 0; under_way < 8; ++under_way)
     EXPECT_EQ(pacer.allow(1, much, under_way, network_free, 0), largest);
   EXPECT_EQ(pacer.allow(1, 1000, 0, network_free, 0), 1000u) << "the rest of a piece";
 }
 
-TEST(Pacer, LetsNothingGoWhileTrainingCommunicates) {
+TEST(Pacer, AllowsNothingWhileTrainingCommunicates) {
   Pacer pacer = pacer_that_knows_the_link();
   EXPECT_EQ(pacer.allow(1, much, 0, network_busy, 0), 0u);
 }
 
-TEST(Pacer, LetsChunksGoOneByOneInIdleSpans) {
+TEST(Pacer, AllowsChunksOneByOneInIdleSpans) {
   Pacer pacer = pacer_that_knows_the_link();
   EXPECT_EQ(pacer.allow(1, much, 0, idle_for(10), 0), largest);
   EXPECT_EQ(pacer.allow(1, much, 1, idle_for(10), 0), 0u);
 }
 
-TEST(Pacer, CutsAChunkToWhatIsThroughBeforeTheSpanEnds) {
+TEST(Pacer, CutsAChunkToFitTheSpan) {
   Pacer pacer = pacer_that_knows_the_link();
   std::mt19937_64 random(1);
   for (int i = 0; i < 10'000; ++i) {
@@ -66,7 +66,7 @@ TEST(Pacer, CutsAChunkToWhatIsThroughBeforeTheSpanEnds) {
   }
 }
 
-TEST(Pacer, KeepsNobodyWaitingForLongerThanAChunkMayTake) {
+TEST(Pacer, LimitsAChunkToTheAllowedDelay) {
   Pacer pacer({largest, grain, 0.005, 1});
   for (std::uint64_t size : {grain, largest, 2 * grain, largest / 2, largest})
     pacer.received(size, link.time_s(size), true);
@@ -78,7 +78,7 @@ TEST(Pacer, KeepsNobodyWaitingForLongerThanAChunkMayTake) {
   EXPECT_EQ(slow.allow(1, much, 0, idle_for(INFINITY), 0), grain) << "there are no smaller ones";
 }
 
-TEST(Pacer, DoesNotCountTimeInWhichNothingWaited) {
+TEST(Pacer, IgnoresTimeWithoutWaitingChunks) {
   Pacer pacer = pacer_that_knows_the_link();
   for (int i = 0; i < 100; ++i) {
     EXPECT_EQ(pacer.allow(i, much, 0, network_busy, 0), 0u);
@@ -87,7 +87,7 @@ TEST(Pacer, DoesNotCountTimeInWhichNothingWaited) {
   EXPECT_EQ(pacer.forced(), 0u);
 }
 
-TEST(Pacer, BeginsWithSmallChunksWhereTheLinkIsNotKnown) {
+TEST(Pacer, StartsWithSmallChunksIfTheLinkIsUnknown) {
   Pacer pacer(pacer_options());
   EXPECT_EQ(pacer.allow(1, much, 0, idle_for(INFINITY), 0), grain);
   EXPECT_EQ(pacer.allow(1, much, 0, idle_for(0), 0), 0u);
@@ -96,7 +96,7 @@ TEST(Pacer, BeginsWithSmallChunksWhereTheLinkIsNotKnown) {
 }
 
 // What waits too long leaves at a tenth of the pace that the link has.
-TEST(Pacer, StarvesNothing) {
+TEST(Pacer, ForcesStarvedChunksAtATenthOfTheLink) {
   for (const double iteration_s : {0.1, 5.0}) {
     for (const IdleForecast& never : {network_busy, idle_for(0.0001)}) {
       Pacer pacer = pacer_that_knows_the_link();
@@ -119,7 +119,7 @@ TEST(Pacer, StarvesNothing) {
 }
 
 // An agent that others keep from its core for a moment comes to ask late.
-TEST(Pacer, StarvesNothingThatAsksLateNowAndThen) {
+TEST(Pacer, ForcesStarvedChunksThatAskIrregularly) {
   Pacer pacer = pacer_that_knows_the_link();
   std::uint64_t sent = 0;
   for (int step = 0; step < 60'000; ++step)
@@ -127,7 +127,7 @@ TEST(Pacer, StarvesNothingThatAsksLateNowAndThen) {
   EXPECT_GT(static_cast<double>(sent), 0.07 * 50 * link.bytes_per_s);
 }
 
-TEST(Pacer, IsInTheWayForATenthOfTheTimeHoweverSlowTheLinkHasBecome) {
+TEST(Pacer, ForcedChunksTakeATenthOfTheTimeOnASlowLink) {
   for (const double slower : {1.0, 3.0, 8.0}) {
     Pacer pacer = pacer_that_knows_the_link();
     double in_the_way_s = 0, free_at_s = 0;
@@ -146,7 +146,7 @@ TEST(Pacer, IsInTheWayForATenthOfTheTimeHoweverSlowTheLinkHasBecome) {
   }
 }
 
-TEST(Pacer, AHungReceiverDoesNotCostWhatWaitsItsShareForLong) {
+TEST(Pacer, HungReceiverDelaysForcedChunksOnlyBriefly) {
   Pacer pacer = pacer_that_knows_the_link();
   double at_s = 0;
   while (pacer.allow(at_s, much, 0, network_busy, 0) == 0) at_s += 0.01;
@@ -156,7 +156,7 @@ TEST(Pacer, AHungReceiverDoesNotCostWhatWaitsItsShareForLong) {
   EXPECT_LT(at_s - received_s, 12);
 }
 
-TEST(Pacer, ForcesNothingWhereAllLeavesBeforeMoreComes) {
+TEST(Pacer, ForcesNothingIfAllChunksLeaveInTime) {
   Pacer pacer = pacer_that_knows_the_link();
   for (int iteration = 0; iteration < 200; iteration += 2) {
     for (int step = 0; step < 900; ++step)
@@ -166,7 +166,7 @@ TEST(Pacer, ForcesNothingWhereAllLeavesBeforeMoreComes) {
   EXPECT_EQ(pacer.forced(), 0u);
 }
 
-TEST(Pacer, CountsWhatFitsAgainstTheTenth) {
+TEST(Pacer, CountsChunksInSpansTowardsTheForcedShare) {
   // A grain in each iteration of 5 s is not a tenth of the link: the rest of it is forced.
   Pacer pacer = pacer_that_knows_the_link();
   std::uint64_t sent = 0;
@@ -181,7 +181,7 @@ TEST(Pacer, CountsWhatFitsAgainstTheTenth) {
   EXPECT_EQ(other.forced(), 0u);
 }
 
-TEST(Pacer, ForcesNothingThatHasOnlyJustBegunToWait) {
+TEST(Pacer, ForcesNothingThatHasJustBegunToWait) {
   Pacer pacer = pacer_that_knows_the_link();
   for (double at_s = 0; at_s < 10; at_s += 0.01) pacer.allow(at_s, much, 0, network_busy, 0);
   const std::uint64_t forced = pacer.forced();
@@ -191,7 +191,7 @@ TEST(Pacer, ForcesNothingThatHasOnlyJustBegunToWait) {
 }
 
 // The planner and the pacer are two ways to one end: an iteration just as learned carries what was planned.
-TEST(Pacer, SendsInAnIterationAsLearnedWhatThePlanPutsIntoItsSpans) {
+TEST(Pacer, SendsAsMuchAsPlannedInALearnedIteration) {
   std::mt19937_64 random(2);
   for (int round = 0; round < 200; ++round) {
     PlanRequest request;
@@ -230,7 +230,7 @@ TEST(Pacer, SendsInAnIterationAsLearnedWhatThePlanPutsIntoItsSpans) {
   }
 }
 
-TEST(Pacer, RefusesOptionsThatMakeNoSense) {
+TEST(Pacer, RefusesInvalidOptions) {
   EXPECT_THROW(Pacer({largest, 0}), std::invalid_argument);
   EXPECT_THROW(Pacer({grain - 1, grain}), std::invalid_argument);
   EXPECT_THROW(Pacer({largest, grain, 0, 1}), std::invalid_argument);

@@ -26,14 +26,14 @@ PipelineRequest one_window(std::uint32_t buffers) {
   return request;
 }
 
-TEST(Pipeline, OneBufferWaitsForEveryCopyAndTwoForNone) {
+TEST(Pipeline, SingleBufferWaitsForEveryCopyAndTwoForNone) {
   EXPECT_DOUBLE_EQ(run(one_window(1)).waited_s, 3);
   EXPECT_DOUBLE_EQ(run(one_window(2)).waited_s, 0);
   EXPECT_DOUBLE_EQ(run(one_window(1)).network_s, 4);
   EXPECT_EQ(run(one_window(1)).iteration_s, 20);
 }
 
-TEST(Pipeline, ASlowCopyEngineIsTheLimitHoweverManyBuffersThereAre) {
+TEST(Pipeline, SlowCopyEngineLimitsTheStagingPipeline) {
   auto request = one_window(2);
   request.copy_bytes_per_s = 50;
   EXPECT_DOUBLE_EQ(run(request).waited_s, 2) << "the third and the fourth wait for a copy of two seconds";
@@ -41,7 +41,7 @@ TEST(Pipeline, ASlowCopyEngineIsTheLimitHoweverManyBuffersThereAre) {
   EXPECT_DOUBLE_EQ(run(request).waited_s, 0) << "there is one for each";
 }
 
-TEST(Pipeline, NothingIsSentThatWouldNotBeThroughInTime) {
+TEST(Pipeline, SendsNothingThatWouldBeLate) {
   auto request = one_window(4);
   request.idle = {{0, 1.5}, {4, 0.9}, {8, 2}};
   const auto result = run(request);
@@ -49,7 +49,7 @@ TEST(Pipeline, NothingIsSentThatWouldNotBeThroughInTime) {
   EXPECT_DOUBLE_EQ(result.iteration_s, 21);
 }
 
-TEST(Pipeline, WithoutIdleTimeAllOfItProlongsTheIteration) {
+TEST(Pipeline, SendingWithoutIdleTimeProlongsTheIteration) {
   auto request = one_window(4);
   request.idle.clear();
   EXPECT_DOUBLE_EQ(run(request).iteration_s, 24);
@@ -57,7 +57,7 @@ TEST(Pipeline, WithoutIdleTimeAllOfItProlongsTheIteration) {
   EXPECT_DOUBLE_EQ(run(request).iteration_s, 20);
 }
 
-TEST(Pipeline, RunsEveryPlanOfThePlannerInItsWindows) {
+TEST(Pipeline, RunsEveryPlanWithinItsIdleSpans) {
   std::mt19937_64 random(3);
   const auto below = [&](std::uint64_t n) { return random() % n; };
   for (int round = 0; round < 1000; ++round) {
@@ -88,7 +88,7 @@ TEST(Pipeline, RunsEveryPlanOfThePlannerInItsWindows) {
 // GEMINI, section 7: 16 p4d.24xlarge of 8 GPUs, 400 Gbps each way, GPT-2 100B, 9.4 GB for each GPU, iterations of 62 s.
 // How long the network is idle the text does not say, only that it suffices; here it is twice what sending takes, 5 %
 // of an iteration, spread over the forward and backward passes of 124 layers.
-TEST(PaperSettings, ASnapshotOfGpt100BFitsEveryIteration) {
+TEST(PaperSettings, SnapshotOfGpt100BFitsEveryIteration) {
   PlanRequest request;
   request.checkpoint_bytes = 9'400'000'000;
   request.link = {1e-4, 400 * gbps / 8};
@@ -129,7 +129,7 @@ struct Gpt40B {
   }
 };
 
-TEST(PaperSettings, FourSubBuffersCostNothingWhereOneBufferCostsAsMuchAsInFigure16) {
+TEST(PaperSettings, FourSubBuffersCostNothingAndOneCostsAsInFigure16) {
   const Gpt40B gpt;
   auto blocking = gpt.request(128 * mib, 4);
   blocking.idle.clear();
@@ -139,12 +139,12 @@ TEST(PaperSettings, FourSubBuffersCostNothingWhereOneBufferCostsAsMuchAsInFigure
   EXPECT_DOUBLE_EQ(gpt.cost(128 * mib, 8), 0);
 }
 
-TEST(EqualChunks, AddUpForEveryCopy) {
+TEST(EqualChunks, AddUpToThePieceForEveryCopy) {
   EXPECT_THAT(equal_chunks(250, 2, 100), ElementsAre(100, 100, 50, 100, 100, 50));
   EXPECT_THAT(equal_chunks(0, 2, 100), IsEmpty());
 }
 
-TEST(Pipeline, RefusesWhatCannotBe) {
+TEST(Pipeline, RefusesInvalidRequests) {
   const auto refused = [](auto change) {
     auto request = one_window(2);
     change(request);

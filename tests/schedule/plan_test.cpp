@@ -45,7 +45,7 @@ TEST(Plan, FillsEachSpanUpToItsUsableShare) {
   EXPECT_EQ(moved.chunks[1].span, 2u);
 }
 
-TEST(Plan, FillsWhatIsLeftOfASpanWithASmallerChunk) {
+TEST(Plan, FillsTheRestOfASpanWithASmallerChunk) {
   auto request = small();
   request.spans_s = {0.26, 10};  // usable 0.13: one of 0.07, and (0.06 - 0.05) * 1000 = 10 bytes
   const Plan filled = plan(request);
@@ -54,7 +54,7 @@ TEST(Plan, FillsWhatIsLeftOfASpanWithASmallerChunk) {
   EXPECT_EQ(filled.chunks[1].span, 0u);
 }
 
-TEST(Plan, MakesNoChunkSmallerThanTheLeastButTheLastOne) {
+TEST(Plan, MakesOnlyTheLastChunkSmallerThanTheMinimum) {
   auto request = small();
   request.spans_s = {0.26, 10};
   request.least_bytes = 15;
@@ -75,7 +75,7 @@ TEST(Plan, SendsEveryCopyButTheLocalOne) {
   }
 }
 
-TEST(Plan, TellsByHowMuchItProlongsAnIterationAndWhichCadenceDoesNot) {
+TEST(Plan, ReportsTheOverrunAndACadenceThatFits) {
   auto request = small();
   request.spans_s = {0.14};  // one chunk of five
   const Plan over = plan(request);
@@ -85,7 +85,7 @@ TEST(Plan, TellsByHowMuchItProlongsAnIterationAndWhichCadenceDoesNot) {
   EXPECT_EQ(over.every, 5u);
 }
 
-TEST(Plan, WhereNothingFitsNoCadenceHelps) {
+TEST(Plan, NoCadenceHelpsIfNothingFits) {
   auto request = small();
   for (const std::vector<double>& spans : {std::vector<double>{}, {0.0}, {0.01, 0.09}}) {
     request.spans_s = spans;
@@ -95,7 +95,7 @@ TEST(Plan, WhereNothingFitsNoCadenceHelps) {
   }
 }
 
-TEST(Plan, AnEmptyCheckpointNeedsNothing) {
+TEST(Plan, EmptyCheckpointNeedsNoChunks) {
   auto request = small();
   request.checkpoint_bytes = 0;
   EXPECT_THAT(plan(request).chunks, IsEmpty());
@@ -147,7 +147,7 @@ void expect_sound(const PlanRequest& request) {
   }
 }
 
-TEST(Plan, IsSoundForAnySpansAndSizes) {
+TEST(Plan, IsConsistentForAnySpansAndSizes) {
   std::mt19937_64 random(7);
   const auto below = [&](std::uint64_t n) { return random() % n; };
   for (int round = 0; round < 5000; ++round) {
@@ -167,7 +167,7 @@ TEST(Plan, IsSoundForAnySpansAndSizes) {
   }
 }
 
-TEST(Plan, RefusesWhatCannotBeInOneSentenceThatNamesIt) {
+TEST(Plan, RefusesInvalidRequestsAndNamesTheCause) {
   const double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
   const auto refused = [](auto change) {
     auto request = small();

@@ -23,17 +23,15 @@ TEST(IdleSpans, LieBetweenCommunicationsAndAtBothEnds) {
               ElementsAre(DoubleEq(0.25), DoubleEq(0.25), DoubleEq(0.125)));
 }
 
-TEST(IdleSpans, OfAnIterationWithoutCommunicationAreAllOfIt) {
-  EXPECT_THAT(idle_spans_s({2, {}}), ElementsAre(DoubleEq(2)));
-}
+TEST(IdleSpans, CoverAnIterationWithoutCommunication) { EXPECT_THAT(idle_spans_s({2, {}}), ElementsAre(DoubleEq(2))); }
 
-TEST(IdleSpans, AreNothingWhereCommunicationsOverlap) {
+TEST(IdleSpans, AreEmptyBetweenOverlappingCommunications) {
   EXPECT_THAT(idle_spans_s({1, {{0.125, 0.75}, {0.25, 0.5}, {0.5, 0.875}}}),
               ElementsAre(DoubleEq(0.125), 0, 0, DoubleEq(0.125)));
   EXPECT_THAT(idle_spans_s({1, {{0, 1.5}}}), ElementsAre(0, 0)) << "one that outlasts its iteration";
 }
 
-TEST(Recorder, TellsWhatHappenedSinceTheIterationBegan) {
+TEST(Recorder, ReturnsTheTimelineOfTheIteration) {
   Recorder recorder;
   recorder.begin_iteration(100);
   recorder.comm_begin(101);
@@ -49,7 +47,7 @@ TEST(Recorder, TellsWhatHappenedSinceTheIterationBegan) {
   EXPECT_EQ(recorder.complaint(), "");
 }
 
-TEST(Recorder, ComplainsOfHooksThatAreNotBalancedAndGoesOn) {
+TEST(Recorder, ReportsUnbalancedHooksAndContinues) {
   Recorder recorder;
   recorder.begin_iteration(0);
   recorder.comm_end(1);
@@ -106,7 +104,7 @@ TEST(Profiler, KeepsItsProfileWhilePatternsOnlyVary) {
   EXPECT_EQ(profiler.relearned(), 0u);
 }
 
-TEST(Profiler, LearnsAnewWhenThePatternChanges) {
+TEST(Profiler, LearnsAgainWhenThePatternChanges) {
   const IterationTimeline others[] = {iteration(0, 2), {1, {{0.5, 0.6}}}, {1, {{0.1, 0.5}, {0.5, 0.9}}}};
   for (const IterationTimeline& other : others) {
     Profiler profiler({.iterations = 3, .window = 4});
@@ -119,7 +117,7 @@ TEST(Profiler, LearnsAnewWhenThePatternChanges) {
   }
 }
 
-TEST(Profiler, RefusesOptionsThatCannotBe) {
+TEST(Profiler, RefusesInvalidOptions) {
   EXPECT_THROW(Profiler({.iterations = 0}), std::invalid_argument);
   EXPECT_THROW(Profiler({.window = 0}), std::invalid_argument);
   EXPECT_THROW(Profiler({.drift = 0}), std::invalid_argument);
@@ -135,7 +133,7 @@ TEST(Profiler, IgnoresASingleMuchLongerIteration) {
   EXPECT_EQ(profiler.relearned(), 0u);
 }
 
-TEST(Profiler, AStrangeIterationNowAndThenDoesNotKeepItFromLearning) {
+TEST(Profiler, LearnsDespiteOccasionalUnusualIterations) {
   Profiler profiler({20, 10, 0.2});
   for (int i = 0; i < 24; ++i) profiler.add(i % 6 == 5 ? IterationTimeline{3, {{0.5, 1}}} : iteration());
   ASSERT_FALSE(profiler.is_learning());

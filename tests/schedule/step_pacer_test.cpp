@@ -46,13 +46,13 @@ class StepPacerTest : public testing::Test {
   std::uint64_t received_ = 0;
 };
 
-TEST_F(StepPacerTest, PromisesAllThatIsReadyWhereNothingIsKnownOfTraining) {
+TEST_F(StepPacerTest, PromisesAllReadyStepsWithoutAForecast) {
   pacer_.begin(100, all_bytes);
   EXPECT_EQ(pacer_.promise(7, {}), 7u);
   EXPECT_EQ(pacer_.promise(9, {}), 9u);
 }
 
-TEST_F(StepPacerTest, PromisesNothingWhileTrainingCommunicatesOrTheSpanIsUsedUp) {
+TEST_F(StepPacerTest, PromisesNothingDuringCommunicationOrAfterTheSpan) {
   pacer_.begin(100, all_bytes);
   EXPECT_EQ(pacer_.promise(all, busy()), 0u);
   EXPECT_EQ(pacer_.promise(all, idle(0)), 0u);
@@ -61,14 +61,14 @@ TEST_F(StepPacerTest, PromisesNothingWhileTrainingCommunicatesOrTheSpanIsUsedUp)
   EXPECT_EQ(pacer_.promise(all, idle(0)), 0u);
 }
 
-TEST_F(StepPacerTest, NeverTakesBackWhatItPromised) {
+TEST_F(StepPacerTest, NeverRevokesAPromise) {
   pacer_.begin(100, all_bytes);
   EXPECT_EQ(pacer_.promise(7, {}), 7u);
   EXPECT_EQ(pacer_.promise(7, busy()), 7u);
   EXPECT_EQ(pacer_.promise(9, idle(1e-9)), 7u);
 }
 
-TEST_F(StepPacerTest, PromisesOneAtATimeUntilItKnowsWhatStepsTake) {
+TEST_F(StepPacerTest, PromisesSingleStepsUntilItKnowsTheirTime) {
   begin(100);
   for (std::uint64_t step = 1; step <= 4; ++step) {
     EXPECT_EQ(pacer_.promise(all, idle(1e-9)), step);
@@ -77,7 +77,7 @@ TEST_F(StepPacerTest, PromisesOneAtATimeUntilItKnowsWhatStepsTake) {
   }
 }
 
-TEST_F(StepPacerTest, PromisesWhatFitsIntoTheSpanWithWhatIsUnderWay) {
+TEST_F(StepPacerTest, PromisesStepsThatFitTheSpanBesideOngoingOnes) {
   learn();
   EXPECT_EQ(pacer_.promise(all, idle(startup_s + 3.01)), 3u);
   EXPECT_EQ(pacer_.promise(all, idle(startup_s + 3.01)), 3u) << "these have not arrived";
@@ -90,14 +90,14 @@ TEST_F(StepPacerTest, PromisesWhatFitsIntoTheSpanWithWhatIsUnderWay) {
 }
 
 // So what steps take stays known where the network has become faster.
-TEST_F(StepPacerTest, TheFirstStepOfAnExchangeGoesInAnyIdleMoment) {
+TEST_F(StepPacerTest, PromisesTheFirstStepInAnyIdleMoment) {
   learn();
   EXPECT_EQ(pacer_.promise(all, idle(1e-9)), 1u);
   go(1, 100);
   EXPECT_EQ(pacer_.promise(all, idle(1e-9)), 1u);
 }
 
-TEST_F(StepPacerTest, ChunksAreSuchThatAllThatMayBeUnderWayFitsIntoTheLongestSpan) {
+TEST_F(StepPacerTest, SizesChunksSoThatOngoingStepsFitTheLongestSpan) {
   EXPECT_EQ(pacer_.chunk_bytes(idle(0, 1)), chunk_bytes_max) << "nothing is known of the link";
   learn();
   EXPECT_EQ(pacer_.chunk_bytes(idle(0, startup_s + 4.05)), 100u);
@@ -106,7 +106,7 @@ TEST_F(StepPacerTest, ChunksAreSuchThatAllThatMayBeUnderWayFitsIntoTheLongestSpa
   EXPECT_EQ(pacer_.chunk_bytes(idle(0, infinite)), chunk_bytes_max);
 }
 
-TEST_F(StepPacerTest, APiecesLastChunkIsCountedAsShortAsItIs) {
+TEST_F(StepPacerTest, CountsAPiecesShortLastChunk) {
   learn();
   const std::uint64_t before = pacer_.chunk_bytes(idle(0, 10));
   for (int i = 0; i < 20; ++i) {
@@ -135,7 +135,7 @@ TEST_F(StepPacerTest, SingleSlowStepChangesLittle) {
 }
 
 // What was promised while others were under way takes until these are through as well, which says nothing of steps.
-TEST_F(StepPacerTest, LearnsFromWhatLeftAlone) {
+TEST_F(StepPacerTest, LearnsOnlyFromStepsSentAlone) {
   learn();
   const std::uint64_t before = pacer_.chunk_bytes(idle(0, 10));
   for (int i = 0; i < 20; ++i) {

@@ -23,12 +23,12 @@ std::string noticed(Settings::Defect defect, bool rejoin) {
   return "";
 }
 
-TEST(Defects, AnUpdateInAHaltedJobIsNoticed) {
+TEST(Defects, NoticesAnUpdateInAHaltedJob) {
   EXPECT_EQ(noticed(Settings::Defect::updates_in_a_halt, false), "I10");
   EXPECT_EQ(noticed(Settings::Defect::updates_in_a_halt, true), "I10");
 }
 
-TEST(Defects, TensorsThatChangeBeforeARankRejoinsAreNoticed) {
+TEST(Defects, NoticesTensorsThatChangeBeforeARejoin) {
   EXPECT_EQ(noticed(Settings::Defect::keeps_changed_tensors, true), "I10");
 }
 

@@ -10,14 +10,14 @@ ScaleResult run(core::NodeId nodes, std::uint32_t sharers = 1) {
   return run_scale(nodes, sharers, [](const std::string&) {});
 }
 
-TEST(Scale, AThousandNodesCommitLoseOneRestoreAndCommitAgain) {
+TEST(Scale, ThousandNodesCommitLoseOneRestoreAndCommitAgain) {
   const ScaleResult result = run(1000);
   EXPECT_EQ(result.violations, std::vector<std::string>());
   EXPECT_EQ(result.lost, 1u);
   EXPECT_EQ(result.commits, 4);
 }
 
-TEST(Scale, AWorkerDoesNotNoticeHowManyNodesThereAre) {
+TEST(Scale, WorkersTrafficDoesNotDependOnTheNumberOfNodes) {
   const ScaleResult few = run(32);
   const ScaleResult many = run(1000);
   EXPECT_GT(many.messages_worker, 0);
@@ -25,7 +25,7 @@ TEST(Scale, AWorkerDoesNotNoticeHowManyNodesThereAre) {
   EXPECT_LE(many.bytes_worker, 1.1 * few.bytes_worker);
 }
 
-TEST(Scale, WhatTheLeaderHearsGrowsAsTheNodesDo) {
+TEST(Scale, BytesToTheLeaderGrowLinearlyWithNodes) {
   const ScaleResult few = run(32);
   const ScaleResult many = run(1000);
   EXPECT_LE(many.bytes_leader / 1000, 1.1 * few.bytes_leader / 31);
@@ -34,7 +34,7 @@ TEST(Scale, WhatTheLeaderHearsGrowsAsTheNodesDo) {
 }
 
 // From 256 nodes on it hears them through relays.
-TEST(Scale, TheLeadersMessagesGrowAsTheSquareLeaderOfTheNodes) {
+TEST(Scale, LeadersMessagesGrowAsTheSquareRootOfNodes) {
   const ScaleResult few = run(400);
   const ScaleResult many = run(1600);
   EXPECT_GT(few.messages_leader, 0);
@@ -52,7 +52,7 @@ TEST(Scale, RanksThatShareShardsCommitLoseOneRestoreAndCommitAgain) {
 
 // Each of them brings home almost all parts, and reports them all after each one: the cube of their number, and no
 // more.
-TEST(Scale, TheLeadersWordsOnSharedShardsGrowAsReportsOfThemDo) {
+TEST(Scale, LeadersBytesForSharedShardsGrowAsTheirReportsDo) {
   const ScaleResult few = run(16, 16);
   const ScaleResult many = run(64, 64);
   EXPECT_EQ(many.violations, std::vector<std::string>());
@@ -60,7 +60,7 @@ TEST(Scale, TheLeadersWordsOnSharedShardsGrowAsReportsOfThemDo) {
 }
 
 // What is in proportion to the nodes is in as many records as it takes.
-TEST(Scale, NoRecordOfTheStoreGrowsWithTheNodes) {
+TEST(Scale, RecordsInTheStoreDoNotGrowWithNodes) {
   const ScaleResult few = run(1100);
   const ScaleResult many = run(2200);
   EXPECT_GT(few.record_bytes, 0u);
@@ -68,7 +68,7 @@ TEST(Scale, NoRecordOfTheStoreGrowsWithTheNodes) {
 }
 
 // Two copies of every shard: the piece goes to the partner, and the news of it to the leader and back.
-TEST(Scale, ACommitTakesSixHops) { EXPECT_EQ(run(16).hops, 6); }
+TEST(Scale, CommitTakesSixHops) { EXPECT_EQ(run(16).hops, 6); }
 
 }  // namespace
 }  // namespace ckpt::sim

@@ -53,7 +53,7 @@ python /root/job.py
 """
 
 
-def test_a_job_restores_in_a_bare_system_after_pip_install_without_compiler_and_network(bare_debian):
+def test_pip_installed_wheel_restores_a_job_in_a_bare_system(bare_debian):
     inside = ["bash", "-c", INSIDE.replace("WHEEL", WHEEL.name)]
     story = subprocess.run(
         ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "chroot", bare_debian, *inside],

@@ -1,4 +1,4 @@
-"""Writer and Reader for torch.distributed.checkpoint (DCP). docs/dcp.md explains them."""
+"""Writer and Reader for torch.distributed.checkpoint (DCP). docs/frameworks.md explains them."""
 
 from .._stored import StorageError
 from ._reader import Reader

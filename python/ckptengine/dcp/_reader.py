@@ -36,16 +36,22 @@ class Reader(StorageReader):
         dcp.load(state, storage_reader=Reader("/mnt/checkpoints", job="run1"))     # from storage
         dcp.load(state, storage_reader=Reader(engine))                            # from memory
 
-    source      The directory of the option `storage`, or the Engine of this rank. From storage, any number of ranks
-                with any meshes can load, and each rank reads by itself. From memory, as many ranks must load as have
-                stored, all at the same time.
-    job         The job's name. Only for storage.
-    iteration   Which checkpoint to read. Default: the newest that is whole. You can also name it in `checkpoint_id` of
-                dcp.load(): the last number in that text is the iteration. From memory, only the newest checkpoint that
-                every rank can get can be read.
-    at          Where your state dict has the state that a Checkpointer stored: {"model": "", "optim": "optimizer"} is
-                for a model at the root and optimizer state under "optimizer". docs/dcp.md lists the words.
-    library     Path of libckptengine, as for Engine.
+    Args:
+        source: The directory of the option `storage`, or the Engine of this rank. From storage, any number of ranks
+            with any meshes can load, and each rank reads by itself. From memory, as many ranks must load as have
+            stored, all at the same time.
+        job: The job's name. Only for storage.
+        iteration: Which checkpoint to read. Default: the newest that is whole. You can also name it in `checkpoint_id`
+            of dcp.load(): the last number in that text is the iteration. From memory, only the newest checkpoint that
+            every rank can get can be read.
+        at: Where your state dict has the state that a Checkpointer stored: {"model": "", "optim": "optimizer"} is for a
+            model at the root and optimizer state under "optimizer". docs/frameworks.md lists the words.
+        library: Path of libckptengine, as for Engine.
+
+    Raises:
+        ValueError: An argument is missing or wrong.
+        StorageError: While it loads from storage, if the checkpoint is missing or damaged.
+        Error: While it loads from memory, if the engine fails.
     """
 
     def __init__(

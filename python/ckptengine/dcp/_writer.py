@@ -34,12 +34,18 @@ class Writer(StorageWriter):
 
         dcp.save(state, storage_writer=Writer(engine, iteration))
 
-    engine      The Engine of this rank, which nothing else may use. Its rank and world size are torch.distributed's.
-    iteration   The number of the checkpoint. It must be larger than that of the last checkpoint. Default: one larger.
-                You can also name it in `checkpoint_id` of dcp.save(): the last number in that text is the iteration.
-    timeout_ms  How long a save waits until its checkpoint is committed: all copies and parity exist.
-
     Before the first save the engine restores. The first save frees what was restored, so load before it.
+
+    Args:
+        engine: The Engine of this rank, which nothing else may use. Its rank and world size are torch.distributed's.
+        iteration: The number of the checkpoint. It must be larger than that of the last checkpoint. Default: one
+            larger. You can also name it in `checkpoint_id` of dcp.save(): the last number in that text is the
+            iteration.
+        timeout_ms: How long a save waits until its checkpoint is committed: all copies and parity exist. In
+            milliseconds.
+
+    Raises:
+        Error: While it saves, if the checkpoint is not captured or not committed in time.
     """
 
     def __init__(self, engine: Engine, iteration: int | None = None, *, timeout_ms: int = 60_000) -> None:

@@ -39,16 +39,23 @@ from ._common import (
 
 
 class Checkpointer:
-    """Captures the state of an Accelerator after each update. The constructor restores. So create it after the last
-    accelerator.prepare() and register_for_checkpointing(), and before the loop. `restored` says what was restored.
+    """Captures the state of an Accelerator after each update. The constructor restores.
 
-    model       A model that you did not give to accelerator.prepare(), because other code spreads it over the ranks.
-    schedulers  Schedulers that you did not give to accelerator.prepare().
-    extra       As in ckptengine.torch.Checkpointer. Objects given to accelerator.register_for_checkpointing() are
-                captured, too.
-    more        Options, and arguments of ckptengine.torch.Checkpointer.
+    So create it after the last accelerator.prepare() and register_for_checkpointing(), and before the loop. If your own
+    code changes weights without optimizer.step(), call before_update() before each change.
 
-    If your own code changes weights without optimizer.step(), call before_update() before each change.
+    Args:
+        accelerator: The Accelerator. Objects given to its register_for_checkpointing() are captured, too.
+        model: A model that you did not give to accelerator.prepare(), because other code spreads it over the ranks.
+        schedulers: Schedulers that you did not give to accelerator.prepare().
+        extra: As in ckptengine.torch.Checkpointer.
+        **more: Options, and arguments of ckptengine.torch.Checkpointer.
+
+    Attributes:
+        restored: What was restored.
+
+    Raises:
+        Error: The Accelerator has state that cannot be captured, or the engine fails.
     """
 
     def __init__(
@@ -84,7 +91,11 @@ class Checkpointer:
         say_where(self.restored.found, str(self._position))
 
     def epochs(self, count: int | None) -> Iterator[int]:
-        """Yields the numbers of the epochs from the restored one up to count - 1, without end if `count` is None."""
+        """Yields the numbers of the epochs, from the restored one up to count - 1.
+
+        Args:
+            count: Number of epochs of the whole training. None: without end.
+        """
         position = self._position
         for epoch in itertools.count(position.epoch) if count is None else range(position.epoch, count):
             position.begin_epoch(epoch)
@@ -93,8 +104,11 @@ class Checkpointer:
             self._snapshot()
 
     def batches(self, loader: Any) -> Iterator[Any]:
-        """Yields the batches that the epoch has not used yet. Call it once in each epoch of epochs(), with one
-        loader."""
+        """Yields the batches that the epoch has not used yet. Call it once in each epoch of epochs(), with one loader.
+
+        Args:
+            loader: The data loader.
+        """
         position = self._position
         if not position.in_epoch or position.has_iterated:
             refuse(
@@ -107,7 +121,11 @@ class Checkpointer:
         finish_capture(self.inner)  # evaluation may change weights for a while
 
     def before_update(self) -> bool:
-        """Finishes the pending capture. optimizer.step() calls it, too."""
+        """Finishes the pending capture. optimizer.step() calls it, too.
+
+        Returns:
+            False if the capture failed or was skipped.
+        """
         return self.inner.before_update()
 
     def close(self) -> None:

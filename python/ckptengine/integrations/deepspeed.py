@@ -1,4 +1,4 @@
-"""Adapter for DeepSpeed with ZeRO stages 1 and 2. docs/integrations_training_systems.md has an example.
+"""Adapter for DeepSpeed with ZeRO stages 1 and 2. docs/frameworks.md has an example.
 
 Each rank captures its module, its partition of the master weights and of the optimizer's state, the loss scaler, the
 learning rate scheduler and the engine's counters.
@@ -31,13 +31,18 @@ class Checkpointer(_torch.Checkpointer):
                 engine.backward(engine(next(data)))
                 ckpt.step()                 # in place of engine.step()
 
-    engine   The engine that deepspeed.initialize() returned, with ZeRO stage 1 or 2. The constructor raises Error if
-             the engine has something that this class cannot capture: ZeRO stage 0 or 3, an offloaded optimizer, a
-             pipeline, DeepCompile, data efficiency.
+    All other methods are those of ckptengine.torch.Checkpointer. If you gave `training_data` to initialize(), put
+    Batches(loader) into `extra`, and iterate over that object: DeepSpeed's own loader cannot say which batches it has
+    yielded.
 
-    All other arguments and methods are those of ckptengine.torch.Checkpointer. If you gave `training_data` to
-    initialize(), put Batches(loader) into `extra`, and iterate over that object: DeepSpeed's own loader cannot say
-    which batches it has yielded.
+    Args:
+        engine: The engine that deepspeed.initialize() returned, with ZeRO stage 1 or 2.
+        extra: As in ckptengine.torch.Checkpointer.
+        **more: Options, and arguments of ckptengine.torch.Checkpointer.
+
+    Raises:
+        Error: The engine has something that this class cannot capture: ZeRO stage 0 or 3, an offloaded optimizer, a
+            pipeline, DeepCompile, data efficiency.
     """
 
     _takes_shards = False  # nothing says how partitions are cut out of the whole
@@ -53,8 +58,15 @@ class Checkpointer(_torch.Checkpointer):
         super().__init__(engine.module, engine.optimizer, schedulers=engine.lr_scheduler, extra=extra, **more)
 
     def step(self, *arguments: Any, **named: Any) -> None:
-        """Calls engine.step(), and takes a snapshot if engine.step() updated the weights. Takes none while DeepSpeed
-        only accumulates gradients. The snapshot's iteration is the value of engine.global_steps before the step."""
+        """Calls engine.step(), and takes a snapshot if engine.step() updated the weights.
+
+        Takes none while DeepSpeed only accumulates gradients. The snapshot's iteration is the value of
+        engine.global_steps before the step.
+
+        Args:
+            *arguments: Arguments of engine.step().
+            **named: Named arguments of engine.step().
+        """
         before = self._trained.global_steps
         self.before_update()
         self._trained.step(*arguments, **named)
@@ -67,6 +79,9 @@ class Batches:
 
     Give this object to a Checkpointer in `extra`. After a restore, it loads the batches that the epoch has already used
     again and drops them. So the next batch is the one that was not used yet.
+
+    Args:
+        loader: DeepSpeed's data loader.
     """
 
     def __init__(self, loader: Any) -> None:

@@ -45,10 +45,13 @@ _STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy", "ModelParallelStrategy")
 class CheckpointCallback(framework.Callback):
     """Captures one trainer.fit(), and restores when fit() begins.
 
-    extra   As in ckptengine.torch.Checkpointer: objects with state of your own code.
-    more    Options, and arguments of ckptengine.torch.Checkpointer.
+    Args:
+        extra: As in ckptengine.torch.Checkpointer: objects with state of your own code.
+        **more: Options, and arguments of ckptengine.torch.Checkpointer.
 
-    Attributes: `checkpointer` is the Checkpointer, None before fit(). `restored` is what its restore() returned.
+    Attributes:
+        checkpointer: The Checkpointer. None before fit().
+        restored: What its restore() returned.
     """
 
     def __init__(self, *, extra: Mapping[str, Any] | None = None, **more: Any) -> None:

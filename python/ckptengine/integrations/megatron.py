@@ -1,5 +1,5 @@
 """Adapter for Megatron-Core's local checkpointing: a manager that replaces the one of NVRx (nvidia-resiliency-ext).
-docs/integrations_training_systems.md has an example.
+docs/frameworks.md has an example.
 
 Megatron gives its manager a "tensor-aware" state dict, which can give its tensors away and get them back. The manager
 captures the tensors as they are. It pickles the rest of the state dict, as NVRx does, and captures the pickle, too.
@@ -36,8 +36,13 @@ _LENGTH = struct.Struct("<Q")
 
 
 def install(**options: Any) -> None:
-    """Makes Megatron's pretrain() use this manager if --non-persistent-ckpt-type is local. `options`: the arguments of
-    LocalCheckpointManager. Replaces NVRx's class in NVRx's module, because pretrain() imports it from there."""
+    """Makes Megatron's pretrain() use this manager if --non-persistent-ckpt-type is local.
+
+    Replaces NVRx's class in NVRx's module, because pretrain() imports it from there.
+
+    Args:
+        **options: The arguments of LocalCheckpointManager.
+    """
     local_manager.LocalCheckpointManager = functools.partial(_in_place_of_nvrx, options)
 
 
@@ -52,17 +57,18 @@ def _in_place_of_nvrx(options: dict, _root: Any = None, _session_id: str = "", r
 
 
 class LocalCheckpointManager(BaseCheckpointManager):
-    """Saves and loads Megatron's local checkpoints. Megatron takes it as
-    checkpointing_context["local_checkpoint_manager"].
+    """Saves and loads Megatron's local checkpoints.
 
-    commit_timeout_ms   How long a save may wait until the checkpoint is committed. After that time it raises
-                        CheckpointingException.
-    options             An Options object, or give its fields as further arguments. Rank and world size come from
-                        torch.distributed.
+    Megatron takes it as checkpointing_context["local_checkpoint_manager"]. save() returns only after all tensors are
+    captured, so they may change at once. Without is_async, it also waits for the commit. With is_async, other nodes get
+    their copies while training goes on, and the finalization of the returned request waits for the commit.
 
-    save() returns only after all tensors are captured, so they may change at once. Without is_async, it also waits for
-    the commit. With is_async, other nodes get their copies while training goes on, and the finalization of the returned
-    request waits for the commit.
+    Args:
+        commit_timeout_ms: How long a save may wait until the checkpoint is committed, in milliseconds. After that time
+            it raises CheckpointingException.
+        library: Path of libckptengine, as for ckptengine.Engine.
+        options: Options of the engine. Rank and world size come from torch.distributed.
+        **more: Further options, by name. They override `options`.
     """
 
     def __init__(
@@ -116,6 +122,19 @@ class LocalCheckpointManager(BaseCheckpointManager):
     # ---- saving ----
 
     def save(self, state_dict: TensorAwareStateDict, iteration: int, is_async: bool = False) -> AsyncRequest | None:
+        """Saves a checkpoint. Returns after all tensors are captured.
+
+        Args:
+            state_dict: Megatron's state.
+            iteration: The iteration of the checkpoint.
+            is_async: Whether to return before the checkpoint is committed.
+
+        Returns:
+            With `is_async`, a request whose finalization waits for the commit. Else None.
+
+        Raises:
+            CheckpointingException: The checkpoint was not committed in time.
+        """
         if not self._restored:
             self._restore()  # load() was not called: nothing is stored, or Megatron loaded something newer
         self.latest_iteration = -1

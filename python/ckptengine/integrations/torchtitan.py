@@ -1,5 +1,4 @@
-"""Adapter for torchtitan: a checkpoint manager for its configuration. docs/integrations_training_systems.md has an
-example.
+"""Adapter for torchtitan: a checkpoint manager for its configuration. docs/frameworks.md has an example.
 
 torchtitan still writes its own checkpoints to its folder, every `interval` steps.
 """

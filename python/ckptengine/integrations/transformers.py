@@ -42,10 +42,17 @@ _METHODS = (
 class CheckpointCallback(TrainerCallback):
     """Captures one trainer.train(), and restores before its first step.
 
-    extra   As in ckptengine.torch.Checkpointer: objects with state of your own code.
-    more    Options, and arguments of ckptengine.torch.Checkpointer.
+    Args:
+        trainer: The Trainer to which the callback belongs.
+        extra: As in ckptengine.torch.Checkpointer: objects with state of your own code.
+        **more: Options, and arguments of ckptengine.torch.Checkpointer.
 
-    Attributes: `checkpointer` is the Checkpointer, None before train(). `restored` is what its restore() returned.
+    Attributes:
+        checkpointer: The Checkpointer. None before train().
+        restored: What its restore() returned.
+
+    Raises:
+        Error: The Trainer has state that cannot be captured. The text says what to use instead.
     """
 
     def __init__(self, trainer: transformers.Trainer, *, extra: Mapping[str, Any] | None = None, **more: Any) -> None:

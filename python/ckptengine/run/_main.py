@@ -273,5 +273,12 @@ class Launcher:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """`ckptrun`: runs until the job has ended. Returns the exit status. For the main thread only."""
+    """Runs `ckptrun` until the job has ended. For the main thread only.
+
+    Args:
+        arguments: The command line without the program's name. Default: that of this process.
+
+    Returns:
+        The exit status.
+    """
     return Launcher(parse(arguments)).run()

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 DESCRIPTION = """\
 Starts the ranks of a training job on this node, and restarts ranks that die. The others keep running: use it with
-training scripts whose ranks can rejoin (docs/launcher.md). Run one ckptrun on each node, all with the same options and
-each with its own --node-rank. Options that torchrun has mean the same as there."""
+training scripts whose ranks can rejoin (docs/operations.md). Run one ckptrun on each node, all with the same options
+and each with its own --node-rank. Options that torchrun has mean the same as there."""
 
 EPILOG = """\
 Exit status: 0 if all ranks of the job ended with 0, 1 if the job failed, 2 for a mistake in the command line, 128 + N

@@ -38,33 +38,45 @@ class Checkpointer:
                     optimizer.step()
                     scheduler.step()
 
-    model       A module, or several by name ({"net": net, "ema": ema}). Parameters are captured while training goes
-                on, persistent buffers (BatchNorm statistics) before snapshot() returns. Of a DTensor (FSDP2, tensor
-                parallelism), here and below, each rank captures its local tensor.
-    optimizer   An object with `param_groups` and `state` like torch's optimizers, or several by name. If the optimizer
-                is partitioned over the ranks (ZeRO), each rank gives its own part.
-    schedulers, scaler   Objects with state_dict() and load_state_dict(), one or several. With on_suspicion="halt" they
-                belong to the main shard, like parameter groups. So they must be equal on all ranks that share it.
-    tensors     More tensors by name that nothing but the update changes, e.g. averaged or master weights.
-    extra       Objects with state_dict() and load_state_dict(), torch.Generators or tensors, by name. They are captured
-                before snapshot() returns, so they may change at any time. The position in the data belongs here, e.g.
-                torchdata's StatefulDataLoader. Keep it small.
-    rng         Whether to capture the random number generators of torch, Python and numpy.
-    communication   How the engine learns when training communicates, to keep checkpoint traffic out of its way.
-                "hooks": by torch's own hooks. DDP models get a communication hook that does not change a bit of their
-                gradients; see watch(). "patch": by replacing methods of torch.distributed's classes in this process
-                until close(). This also sees FSDP and direct calls of torch.distributed. None: not at all. Call
-                comm_begin() and comm_end() of `engine` around communications that the engine does not see. Under run()
-                its process groups tell the engine about all that they communicate, unless this is None.
-    options     An Options object. Or give its fields as further arguments.
-
     If torch.distributed is initialized, `rank` and `world_size` come from it. If you do not give `shard`, ranks share a
-    main shard if their device meshes and DDP models say that their state is the same (docs/api.md). State other than
-    tensors is stored as JSON and raw bytes. The constructor raises Error for a tensor or an object that cannot be
-    stored, and names it.
+    main shard if their device meshes and DDP models say that their state is the same (docs/api.md). Of a DTensor
+    (FSDP2, tensor parallelism), each rank captures its local tensor. State other than tensors is stored as JSON and raw
+    bytes.
 
     Call all methods from the training thread, except health(). All methods raise ckptengine.Error if they fail. A
     failed or skipped snapshot does not raise: the ticket and the log say so.
+
+    Args:
+        model: A module, or several by name ({"net": net, "ema": ema}). Parameters are captured while training goes on,
+            persistent buffers (BatchNorm statistics) before snapshot() returns.
+        optimizer: An object with `param_groups` and `state` like torch's optimizers, or several by name. If the
+            optimizer is partitioned over the ranks (ZeRO), each rank gives its own part.
+        schedulers: Objects with state_dict() and load_state_dict(), one or several. With on_suspicion="halt" they
+            belong to the main shard, like parameter groups. So they must be equal on all ranks that share it.
+        scaler: A gradient scaler with state_dict() and load_state_dict(), or several. Otherwise as `schedulers`.
+        tensors: More tensors by name that nothing but the update changes, e.g. averaged or master weights.
+        extra: Objects with state_dict() and load_state_dict(), torch.Generators or tensors, by name. They are captured
+            before snapshot() returns, so they may change at any time. The position in the data belongs here, e.g.
+            torchdata's StatefulDataLoader. Keep it small.
+        rng: Whether to capture the random number generators of torch, Python and numpy.
+        communication: How the engine learns when training communicates, to keep checkpoint traffic out of its way.
+            "hooks": by torch's own hooks. DDP models get a communication hook that does not change a bit of their
+            gradients; see watch(). "patch": by replacing methods of torch.distributed's classes in this process until
+            close(). This also sees FSDP and direct calls of torch.distributed. None: not at all. Call comm_begin() and
+            comm_end() of `engine` around communications that the engine does not see. Under run() its process groups
+            tell the engine about all that they communicate, unless this is None.
+        library: Path of libckptengine, as for ckptengine.Engine.
+        options: Options of the engine.
+        **more: Further options, by name (docs/options.md). They override `options`.
+
+    Attributes:
+        engine: The engine of this rank.
+        ticket: The ticket of the last snapshot(). None before it.
+        restored: What the last restore() did. None before it.
+        is_warming_up: Whether run() calls the training function only to warm the models up.
+
+    Raises:
+        Error: A tensor or an object cannot be stored. The text names it. Also all errors of ckptengine.Engine.
     """
 
     _takes_shards = True  # whether restore() can cut tensors anew for ranks that split the state in another way
@@ -149,13 +161,22 @@ class Checkpointer:
     # ---- what the training loop calls ----
 
     def restore(self) -> Restored:
-        """Restores the newest checkpoint that every rank can get: tensors in place, then Python state through
-        load_state_dict(), then random number generators. Every rank must call it before its first snapshot. On a fresh
-        start (found is False) it changes nothing. If you replace tensors afterwards, the first snapshot() releases the
-        old ones. A job with another number of ranks can restore state that all ranks share. If torch.distributed is
-        initialized, the ranks may also split the state in another way than before. A rank for which nothing is stored
-        (`adopted`) gets rank 0's buffers and Python state, but keeps its own random number generators
-        (docs/elastic.md)."""
+        """Restores the newest checkpoint that every rank can get. Every rank must call it before its first snapshot.
+
+        Restores tensors in place, then Python state through load_state_dict(), then random number generators. On a
+        fresh start (`found` is False) it changes nothing. If you replace tensors afterwards, the first snapshot()
+        releases the old ones.
+
+        A job with another number of ranks can restore state that all ranks share. If torch.distributed is initialized,
+        the ranks may also split the state in another way than before. A rank for which nothing is stored (`adopted`)
+        gets rank 0's buffers and Python state, but keeps its own random number generators (docs/elastic.md).
+
+        Returns:
+            What was restored, and from where.
+
+        Raises:
+            Error: The stored state does not fit, is lost, or did not arrive in time.
+        """
         if self._communication is not None:
             self._communication.place(self._inventory.models.values())
         result = self._restore()
@@ -205,18 +226,33 @@ class Checkpointer:
         return result
 
     def watch(self, *models: torch.nn.Module) -> None:
-        """Lets the engine see when these DistributedDataParallel models reduce their gradients. You need this if you
-        gave only the inner modules as `model`. Call it before the models' first backward pass."""
+        """Lets the engine see when these DistributedDataParallel models reduce their gradients.
+
+        You need this if you gave only the inner modules as `model`. Call it before the models' first backward pass.
+
+        Args:
+            *models: The DistributedDataParallel models.
+        """
         if self._communication is not None:
             self._communication.place(models)
 
     def before_update(self, *streams: torch.cuda.Stream) -> bool:
-        """Finishes the pending capture. Call it before parameters, optimizer state or `tensors` change again. Waits
-        until they are captured. With tensors on a GPU, `streams` wait, and the host only with on_suspicion=halt: name
-        every stream that changes the tensors. If you name none, the current stream waits. If the optimizer has hooks,
-        its step() also calls this function, for the current stream. Raises ckptengine.Halted if the job was halted:
-        then do not update (docs/jit.md). Within run() it raises Interrupted instead, also if a communication has
-        failed."""
+        """Finishes the pending capture. Call it before parameters, optimizer state or `tensors` change again.
+
+        Waits until they are captured. With tensors on a GPU, `streams` wait, and the host only with on_suspicion=halt.
+        If the optimizer has hooks, its step() also calls this function, for the current stream.
+
+        Args:
+            *streams: Every stream that changes tensors on a GPU. Default: the current stream.
+
+        Returns:
+            False if the capture failed or was skipped. The snapshot's ticket says why.
+
+        Raises:
+            Error: INVALID for wrong use. TIMEOUT if the GPU takes too long.
+            Halted: The job was halted: do not update (docs/jit.md).
+            Interrupted: Within run(), instead of Halted, and also if a communication has failed.
+        """
         if self._gate is not None:
             self._gate.before_update()
         if self._is_halting and self._is_at_rest:
@@ -227,13 +263,24 @@ class Checkpointer:
         return self.engine.before_update(named if named or current is None else [current])
 
     def snapshot(self, iteration: int) -> Ticket:
-        """Starts the snapshot of `iteration` and returns at once. Call it after all updates of that iteration. With
-        tensors on a GPU, these updates must be on the current stream, or it must wait for them.
+        """Starts the snapshot of `iteration` and returns at once. Call it after all updates of that iteration.
 
-        A failed or skipped snapshot does not raise and does not harm training. Wrong use raises: if restore() was not
-        called, if the iteration is not larger than the last one, or if tensors were moved between the last snapshot()
-        and its before_update(). Raises Halted if the job was halted and tensors were added, moved or removed. Within
-        run() it raises Interrupted if a communication has failed since before_update()."""
+        With tensors on a GPU, these updates must be on the current stream, or it must wait for them. A failed or
+        skipped snapshot does not raise and does not harm training.
+
+        Args:
+            iteration: The iteration whose state is captured. It grows from snapshot to snapshot.
+
+        Returns:
+            The snapshot's ticket.
+
+        Raises:
+            Error: INVALID if restore() was not called, if the iteration is not larger than the last one, or if tensors
+                were moved between the last snapshot() and its before_update().
+            Halted: The job was halted, and tensors were added, moved or removed.
+            Interrupted: Within run(), if a communication has failed since before_update().
+            NotProtected: The engine has `require_protected`, and the job is not protected.
+        """
         if self._gate is not None:
             self._gate.before_snapshot()
         try:
@@ -251,21 +298,35 @@ class Checkpointer:
     @contextlib.contextmanager
     def update(self, iteration: int) -> Iterator[None]:
         """Context for the updates of an iteration: before_update() before the block, snapshot(iteration) after it.
-        `ticket` then is the snapshot's ticket. If the block raises, no snapshot is taken."""
+
+        `ticket` then is the snapshot's ticket. If the block raises, no snapshot is taken.
+
+        Args:
+            iteration: The iteration of the updates.
+
+        Raises:
+            Error: As in before_update() and snapshot(), like Halted and Interrupted.
+        """
         self.before_update()
         yield
         self.snapshot(iteration)
 
     def pause(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """Context for work that is no iteration, e.g. an evaluation: `with checkpointer.pause("eval"): ...`. Meanwhile
-        the agent does not suspect this rank to hang (docs/jit.md)."""
+        """Context for work that is no iteration, e.g. an evaluation: `with checkpointer.pause("eval"): ...`.
+
+        Meanwhile the agent does not suspect this rank to hang (docs/jit.md).
+
+        Args:
+            name: What the work is, for people.
+        """
         return self.engine.pause(name)
 
     def stats(self) -> Stats:
+        """Returns counters and latest measurements of the engine."""
         return self.engine.stats()
 
     def health(self) -> Health:
-        """Whether the job is protected, and if not, why. Any thread may call it. Does not wait."""
+        """Returns whether the job is protected, and if not, why. Any thread may call it. Does not wait."""
         return self.engine.health()
 
     def close(self) -> None:

@@ -76,8 +76,21 @@ class OnGpu:
 
 
 def encode(state: Any, what: str = "state", on_gpu: OnGpu | None = None) -> bytes:
-    """Returns the bytes of a tree of plain values and tensors. `what` names the tree in errors. Without `on_gpu`, waits
-    for each GPU that has a tensor of the tree."""
+    """Returns the bytes of a tree of plain values and tensors. decode() reads them.
+
+    Without `on_gpu`, waits for each GPU that has a tensor of the tree.
+
+    Args:
+        state: The tree: dicts, lists, tuples, plain values, arrays and tensors.
+        what: The tree's name in errors.
+        on_gpu: Takes the tensors that stay on their GPU. Only the engine uses it.
+
+    Returns:
+        The encoded state.
+
+    Raises:
+        Unrepresentable: The tree has an object that cannot be stored. The text names its path.
+    """
     encoder = _Encoder(on_gpu)
     text = json.dumps(encoder.plain(state, what), separators=(",", ":")).encode()
     return b"".join([_LENGTH.pack(len(text)), text, *encoder.raw])
@@ -98,8 +111,18 @@ def _head(names: tuple[str, ...], sizes: tuple[int, ...]) -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview, gpu_bytes: bytes | bytearray | memoryview = b"") -> Any:
-    """Returns the state that was given to encode(). Tensors are in CPU memory. Ignores bytes after the end of the
-    encoded state. `gpu_bytes` is the buffer of OnGpu. Raises ValueError if encode() did not make the bytes."""
+    """Returns the state that was given to encode(). Tensors are in CPU memory.
+
+    Args:
+        data: Bytes from encode(). Bytes after the end of the encoded state are ignored.
+        gpu_bytes: The bytes of the tensors that encode() left on a GPU.
+
+    Returns:
+        The tree of values and tensors.
+
+    Raises:
+        ValueError: encode() did not make these bytes.
+    """
     view = memoryview(data)
     if len(view) < _LENGTH.size:
         raise ValueError("the stored Python state is damaged: it ends too early. Load another checkpoint")

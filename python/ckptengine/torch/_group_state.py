@@ -19,8 +19,10 @@ _START = "start"  # the prefix under which groups are opened first
 
 
 class Interrupted(Halted):
-    """Training was interrupted, because the job is halted or a communication has failed. Let it through: run() restores
-    the state, and calls the training function again."""
+    """Training was interrupted, because the job is halted or a communication has failed.
+
+    Let it through: run() restores the state, and calls the training function again.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(Status.HALTED, message)

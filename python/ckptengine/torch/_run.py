@@ -29,9 +29,10 @@ _WATCH_S = 0.2
 
 
 def run(train: Callable[[Checkpointer], Result], checkpointer: Checkpointer) -> Result:
-    """Calls `train(checkpointer)` and returns its result. When the job is halted, because another rank has died or
-    hangs, training is interrupted: run() rejoins the job, restores, and calls `train` again. This process, its model
-    and its groups stay.
+    """Calls `train(checkpointer)` and returns its result. Calls it again after another rank has died or hangs.
+
+    When the job is halted, training is interrupted: run() rejoins the job, restores, and calls `train` again. This
+    process, its model and its groups stay.
 
         def train(ckpt):                                  # called again after an interruption
             for k in range(ckpt.next_iteration, iterations):
@@ -44,21 +45,33 @@ def run(train: Callable[[Checkpointer], Result], checkpointer: Checkpointer) -> 
 
     Needs groups "ckpt:gloo" or "ckpt:nccl", and the option on_suspicion=halt. run() restores: do not call restore().
 
-    `train`:
-      - It begins at `checkpointer.next_iteration`. Its local variables are lost with each call. State that must survive
-        belongs to the checkpointer, e.g. as `extra`.
-      - It changes the model within `checkpointer.update(k)` only, or after before_update(). Both raise Interrupted, as
-        do communications. It lets Interrupted through. Before that, a backward pass may have given garbage.
-      - Process groups that it makes are destroyed when it is interrupted. Make others before run().
+    What `train` must do:
+
+    - It begins at `checkpointer.next_iteration`. Its local variables are lost with each call. State that must survive
+      belongs to the checkpointer, e.g. as `extra`.
+    - It changes the model within `checkpointer.update(k)` only, or after before_update(). Both raise Interrupted, as
+      do communications. It lets Interrupted through. Before that, a backward pass may have given garbage.
+    - Process groups that it makes are destroyed when it is interrupted. Make others before run().
 
     A process that takes the place of another, or that has not finished two passes, first calls `train` twice up to the
     first update, with closed groups, to warm DDP models up. Its state is put back. Meanwhile
     `checkpointer.is_warming_up` is true.
 
-    Returns once `train` has returned on all ranks. Call it on the training thread. An exception that no interruption
-    explains leaves run(). Raises Error if this torch lacks something, if no halt follows a failed communication within
-    60 s, or if the process cannot rejoin. Then end the process: its rank may be started again. With Status.LOST nothing
-    was stored before the interruption: ckptrun then starts all ranks anew together."""
+    Call it on the training thread. It returns once `train` has returned on all ranks. An exception that no interruption
+    explains leaves run().
+
+    Args:
+        train: The training function.
+        checkpointer: The checkpointer of this rank.
+
+    Returns:
+        What the last call of `train` returned.
+
+    Raises:
+        Error: This torch lacks something, no halt follows a failed communication within 60 s, or the process cannot
+            rejoin. Then end the process: its rank may be started again. With Status.LOST nothing was stored before the
+            interruption: ckptrun then starts all ranks anew together.
+    """
     return _Run(train, checkpointer).run()
 
 

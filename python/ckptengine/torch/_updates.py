@@ -1,4 +1,4 @@
-"""Gives the engine the gradients of updates that other nodes can repeat (docs/recompute.md).
+"""Gives the engine the gradients of updates that other nodes can repeat (docs/mechanisms.md).
 
 Optimizers call this right before they update, when gradients are final. An update that cannot be repeated is refused
 with a sentence in the log, once for each reason. Nodes then fetch the checkpoint in full, so nothing is lost but time.

@@ -34,25 +34,44 @@ from ._group_state import Interrupted, state
 
 
 def interrupt(reason: str) -> None:
-    """Interrupts all groups: threads that wait for a communication go on within milliseconds. Any thread may call
-    it."""
+    """Interrupts all groups: threads that wait for a communication go on within milliseconds. Any thread may call it.
+
+    Args:
+        reason: Why, for people. Interrupted has it as text.
+    """
     state.interrupt(reason)
 
 
 def close() -> None:
-    """Ends all connections. Returns once no communication changes tensors any more. Raises Error if that takes long."""
+    """Ends all connections. Returns once no communication changes tensors any more.
+
+    Raises:
+        Error: That takes too long.
+    """
     state.close()
 
 
 def reopen(prefix: str) -> None:
-    """Connects all groups again, in the order in which they were made. All ranks must give the same `prefix`, which
-    must be new. Waits for the other ranks, at most for the timeout of a group. Raises Interrupted if interrupt() is
-    called meanwhile, and Error."""
+    """Connects all groups again, in the order in which they were made.
+
+    Waits for the other ranks, at most for the timeout of a group.
+
+    Args:
+        prefix: A new text, the same on all ranks.
+
+    Raises:
+        Interrupted: interrupt() was called meanwhile.
+        Error: The groups could not be connected.
+    """
     state.reopen(prefix)
 
 
 def check() -> None:
-    """Raises Interrupted if the groups were interrupted or a communication has failed: then results are garbage."""
+    """Checks that results of communications are valid.
+
+    Raises:
+        Interrupted: The groups were interrupted, or a communication has failed. Then results are garbage.
+    """
     why = state.why_not()
     if why:
         raise Interrupted(why)
@@ -64,7 +83,11 @@ def why_not() -> str:
 
 
 def require_replaceable() -> None:
-    """Raises Error if this process has no process group, or one that interrupt() cannot interrupt."""
+    """Checks that interrupt() can interrupt all process groups.
+
+    Raises:
+        Error: This process has no process group, or one that interrupt() cannot interrupt.
+    """
     if not dist.is_initialized():
         raise Error(Status.INVALID, "there is no process group; call init_process_group('ckpt:gloo') first")
     for group in _internals.made_groups()[0]:
@@ -83,20 +106,28 @@ def failures() -> int:
 
 
 def unanswered() -> str:
-    """Returns the name of a communication that only another rank could have answered. It was made in closed groups,
-    outside of guard(). "" if there was none."""
+    """Returns the name of a communication that only another rank could have answered. "" if there was none.
+
+    It was made in closed groups, outside of guard().
+    """
     return state.unanswered
 
 
 def is_closed() -> bool:
+    """Returns whether the groups are closed: their communications return at once."""
     return state.is_closed
 
 
 @contextlib.contextmanager
 def guard(watcher: Any = None) -> Iterator[None]:
-    """Context for training that calls check() before it uses results. Within it, a communication that fails in a
-    backward pass returns a meaningless result. Any other that fails raises Interrupted. `watcher`, a Communication, is
-    told when each communication begins and ends."""
+    """Context for training that calls check() before it uses results.
+
+    Within it, a communication that fails in a backward pass returns a meaningless result. Any other that fails raises
+    Interrupted.
+
+    Args:
+        watcher: A Communication, which learns when each communication begins and ends.
+    """
     before = state.guarded, state.watcher
     state.guarded, state.watcher = True, watcher
     try:

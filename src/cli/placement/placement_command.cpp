@@ -259,7 +259,7 @@ CLI::App* add_placement_command(CLI::App& app, PlacementOptions& options, bool& 
   command->add_option("--trials", options.trials, "Trials of that simulation")->capture_default_str();
   command->add_option(
       "--trace", options.trace_path,
-      "File with a record of real faults, a fault trace, to replay over the placement (docs/placement.md)");
+      "File with a record of real faults, a fault trace, to replay over the placement (docs/protection.md)");
   command->add_option("--repair-hours", options.repair_hours,
                       "Hours until a lost node's pieces are stored again (default: when its fault ends)");
   command->add_option("--synthetic-racks", options.synthetic_racks,

@@ -148,7 +148,7 @@ void add_simulation_options(CLI::App& command, PlanOptions& options) {
       ->capture_default_str();
   command.add_option(
       "--trace", options.trace_path,
-      "File with a record of real faults, a fault trace; its format is in docs/placement.md. The failure "
+      "File with a record of real faults, a fault trace; its format is in docs/protection.md. The failure "
       "rate comes from it, and a simulation of the job replays its faults");
   command.add_option("--trace-nodes", options.trace_nodes,
                      "Nodes of the cluster in which the trace was recorded (default: those that failed)");

@@ -81,7 +81,8 @@ std::string why(const Plan& plan, const Candidate& row) {
 std::string obstacle(const Candidate& row) {
   if (!row.fits()) return row.why_not;
   if (row.setting.scheme.availability == Availability::partly) return "this version does less than this plan assumes";
-  if (row.setting.scheme.availability == Availability::some_jobs) return "only for some optimizers (docs/recompute.md)";
+  if (row.setting.scheme.availability == Availability::some_jobs)
+    return "only for some optimizers (docs/mechanisms.md)";
   return row.setting.scheme.availability == Availability::comparison ? "for comparison" : "";
 }
 

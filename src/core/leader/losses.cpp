@@ -80,10 +80,9 @@ std::set<NodeId> Losses::lost_members(TimeMs now) const {
   std::set<NodeId> lost;
   for (const Member& member : view_.assignment_table.members()) {
     const auto peer = view_.peers.find(member.node);
-    const bool was_received =
-        peer != view_.peers.end() && peer->second.report.epoch == view_.epoch &&
-        now - peer->second.received_at <= view_.config.node_timeout_ms + 2 * view_.config.report_ms;
-    if (!was_received || peer->second.report.arena_id != member.arena_id) lost.insert(member.node);
+    const bool was_heard = peer != view_.peers.end() && peer->second.report.epoch == view_.epoch &&
+                           now - peer->second.received_at <= view_.config.node_timeout_ms + 2 * view_.config.report_ms;
+    if (!was_heard || peer->second.report.arena_id != member.arena_id) lost.insert(member.node);
   }
   return lost;
 }

@@ -39,10 +39,10 @@ void JobStorage::on(const StorageListed& listed, TimeMs now) {
 void JobStorage::take(const StorageListed& listed) {
   const auto before = std::exchange(known_listing_, listed);
   if (listed.trouble.empty() || !before) return;
-  std::set<std::pair<CheckpointId, std::string>> notified;
-  for (const PieceInfo& piece : listed.pieces) notified.emplace(piece.checkpoint, piece.shard);
+  std::set<std::pair<CheckpointId, std::string>> listed_now;
+  for (const PieceInfo& piece : listed.pieces) listed_now.emplace(piece.checkpoint, piece.shard);
   for (const PieceInfo& piece : before->pieces) {
-    if (!notified.contains({piece.checkpoint, piece.shard})) known_listing_->pieces.push_back(piece);
+    if (!listed_now.contains({piece.checkpoint, piece.shard})) known_listing_->pieces.push_back(piece);
   }
   for (const std::string& step : before->unusable) add_once(known_listing_->unusable, step);
 }

@@ -1,4 +1,8 @@
-"""Runs tests of one preset by ctest or pytest. Results go to RESULTS/PRESET-{ctest,pytest}.xml as JUnit XML."""
+"""Runs the C++ tests of one preset with ctest. Results go to RESULTS/PRESET-ctest.xml as JUnit XML, case by case.
+
+A test that fails is not repeated: it may have seen a fault that comes seldom. The one exception is a known defect of
+UCX, which is named in the summary.
+"""
 
 import argparse
 import json
@@ -13,29 +17,18 @@ import nightly_cases
 import whole_programs
 from stack_watch import StackWatch
 
-PYTEST_FOLDERS = ["python/tests", "tests/process"]
-PYTEST_TIMEOUT_S = 120  # of one test
-PYTEST_DEADLINE_S = 1800  # of all of them
-PYTEST_JOBS = 2
 TEST_JOBS = 3  # many wait more than they compute
-REPEATED_MAX = 3  # more failures than that are no matter of a machine that hesitated
-# Tests of real processes, which run by real clocks.
-REPEATED = ("tests/process/", "python/tests/test_demo.py", "python/tests/test_groups.py")
-
-# What says that the code is wrong, however slow the machine was.
-DEFECT = re.compile("Sanitizer|runtime error:|a bug in ckptengine")
-OUTPUT_KEPT = 2000  # of one test, for the summary
 
 # UCX 1.13 keeps an event that it could not handle at once under the number of its descriptor, and aborts where that
 # number belongs to another worker by then. Only tests have several workers in a process; an agent has one.
 UCX_ABORT = "Assertion `handler->async == async' failed"
 
 
-# What of the tests a run has, as a choice of ctest: for each change, all but the longest, or all.
+# Choices of ctest: what a change runs, the mutants, or all.
 SCOPES = {
     "change": ["-LE", "^(nightly|long|mutants)$", "-E", "_NOT_BUILT$"],
-    "core": ["-LE", "^(nightly|long)$", "-E", "_NOT_BUILT$"],
-    "preset": ["-LE", "^long$"],
+    "mutants": ["-L", "^mutants$"],
+    "preset": ["-LE", "^(long|mutants)$"],
     "all": [],
 }
 OUTPUT_BYTES = str(16 << 20)  # of a whole program
@@ -103,40 +96,8 @@ def run_choice(preset, choice, results, name, cases=""):
         if program:
             suite.remove(case)
             suite.extend(whole_program(preset, program, case, results, cases))
-        elif case.find("failure") is not None and was_aborted(case) and passes(preset, case.get("name"), results):
-            forgive(case)
-    repeat_hurried(preset, suite, results)
     tree.write(report)
     return not any(case.find("failure") is not None for case in suite.iter("testcase"))
-
-
-def repeat_hurried(preset, suite, results):
-    """Many tests wait for real threads, beside other tests and builds. A few that failed run once more, by themselves;
-    those that pass then are named in the summary, with what they said. What a sanitizer reported stays a failure.
-    """
-    failed = [case for case in suite.iter("testcase") if case.find("failure") is not None]
-    if len(failed) > REPEATED_MAX:
-        return
-    for case in failed:
-        output = case.findtext("system-out") or ""
-        if DEFECT.search(output) or not passes_alone(preset, case.get("name"), results):
-            continue
-        with (results / f"{preset}-unsteady.txt").open("a") as file:
-            print(f"{case.get('name')}\n{output[-OUTPUT_KEPT:]}", file=file)
-        case.remove(case.find("failure"))
-
-
-def passes_alone(preset, name, results):
-    """Whether a case of a GoogleTest program passes, with nothing beside it."""
-    program, _, case = name.partition(".")
-    whole = f"{whole_programs.PREFIX}{program}"
-    if whole not in listed_tests(preset, []):
-        return passes(preset, name, results)
-    report = results / f"{preset}-again.junit"
-    if not run_ctest(preset, exactly([whole]), report, 1, case):
-        return False
-    cases, _ = whole_programs.cases_of(program, next(xml.parse(report).getroot().iter("testcase")))
-    return any(one.get("name") == name for one in cases) and all(one.find("failure") is None for one in cases)
 
 
 def whole_program(preset, program, case, results, only):
@@ -146,7 +107,8 @@ def whole_program(preset, program, case, results, only):
         cases, ended_in = whole_programs.cases_of(program, case)
         again = None
         if ended_in and was_aborted(cases[-1]) and ended_in not in forgiven:
-            print(f"{program}.{ended_in}: UCX aborted it; it runs again")
+            with (results / f"{preset}-unsteady.txt").open("a") as file:
+                print(f"{program}.{ended_in}: UCX aborted it, and it ran again", file=file)
             forgiven.add(ended_in)
             again = cases.pop()
         done += cases
@@ -163,19 +125,6 @@ def whole_program(preset, program, case, results, only):
 
 def was_aborted(case):
     return UCX_ABORT in (case.findtext("system-out") or "")
-
-
-def passes(preset, name, results):
-    report = results / f"{preset}-again.junit"
-    if not run_ctest(preset, exactly([name]), report, 1):
-        return False
-    return all(case.find("failure") is None for case in xml.parse(report).getroot().iter("testcase"))
-
-
-def forgive(case):
-    print(f"{case.get('name')}: UCX aborted it; it passed when it was run again")
-    case.remove(case.find("failure"))
-    case.set("status", "run")
 
 
 def run_only(preset, only, results):
@@ -208,71 +157,6 @@ def listed_cases(command):
     return cases
 
 
-def run_pytest(preset, only, results):
-    folders = [folder for folder in PYTEST_FOLDERS if any(Path(folder).glob("**/test_*.py"))]
-    if not folders:
-        return 0
-    report = results / f"{preset}-pytest.xml"
-    choice = ["-p", "only_containing", "--only-containing", only, *folders]
-    if not only:
-        choice = ["-n", str(PYTEST_JOBS), "--dist", "loadscope", "-p", "files_in_turn", *choice]
-    status = start_pytest(preset, choice, report)
-    no_tests = 5
-    if status == no_tests:
-        return 0
-    return 0 if status == 1 and repeat_failed(preset, report, results) else status
-
-
-def start_pytest(preset, choice, report):
-    """Runs pytest, leaves its report, and returns its exit status."""
-    command = [sys.executable, "-m", "pytest", "-q", "--no-summary", "--rootdir", "."]
-    command += ["--timeout", str(PYTEST_TIMEOUT_S), "-o", "junit_family=xunit1", f"--junit-xml={report}", *choice]
-    paths = [str(Path("scripts").resolve()), str(Path("python").resolve()), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
-        "CKPTENGINE_BUILD_DIR": str(Path("build", preset).resolve()),
-    }
-    child = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
-    with StackWatch(child.pid, {tuple(command): PYTEST_DEADLINE_S}, report.with_name(f"{report.stem}-stacks.txt")):
-        try:
-            return child.wait(PYTEST_DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            print(f"pytest was killed: it did not end in {PYTEST_DEADLINE_S} s")
-            return child.wait()
-
-
-def repeat_failed(preset, report, results):
-    """Tests of real processes run beside builds. A few that failed run once more, by themselves; those
-    that pass then are named in the summary, with what they said. Returns whether nothing is left that failed.
-    """
-    tree = xml.parse(report)
-    failed = {case_id(case): case for case in tree.getroot().iter("testcase") if failures_of(case)}
-    if len(failed) > REPEATED_MAX or not all(name.startswith(REPEATED) for name in failed):
-        return False
-    again = results / f"{preset}-pytest-again.junit"
-    start_pytest(preset, list(failed), again)
-    if not again.exists():
-        return False
-    passed = {case_id(case) for case in xml.parse(again).getroot().iter("testcase") if not failures_of(case)}
-    unsteady = results / f"{preset}-unsteady.txt"
-    for name in sorted(passed & failed.keys()):
-        for failure in failures_of(failed[name]):
-            with unsteady.open("a") as file:
-                print(f"{name}\n{failure.text or failure.get('message')}", file=file)
-            failed[name].remove(failure)
-    tree.write(report)
-    return failed.keys() <= passed
-
-
-def case_id(case):
-    return f"{case.get('file')}::{case.get('name')}"
-
-
-def failures_of(case):
-    return [entry for entry in case if entry.tag in ("failure", "error")]
-
-
 def show_progress(preset, line):
     """On a terminal one line that ctest's progress overwrites; elsewhere only what went wrong is shown, at the end."""
     progress = re.match(r"\s*(\d+/\d+) Test +#\d+: (\S+)", line)
@@ -285,26 +169,32 @@ def end_progress():
         print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
+def choice_of(scope, programs):
+    return exactly(ctest_name(program) for program in programs) if programs else SCOPES[scope]
+
+
+def ctest_name(program):
+    """replay_NAME is the test fuzz.NAME; all others are GoogleTest programs."""
+    fuzzed = program.removeprefix("replay_")
+    return f"fuzz.{fuzzed}" if fuzzed != program else f"{whole_programs.PREFIX}{program}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--preset", required=True)
     parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--name", default="ctest", help="the report is RESULTS/PRESET-NAME.xml")
     parser.add_argument("--only", default="", help="only tests whose name contains this text")
     parser.add_argument("--scope", choices=SCOPES, default="preset")
-    parser.add_argument("--parts", nargs="+", choices=["ctest", "pytest"], default=["ctest"])
+    parser.add_argument("--programs", nargs="+", help="only these test programs")
     arguments = parser.parse_args()
-    print(f"==> {arguments.preset}: testing ({', '.join(arguments.parts)})", file=sys.stderr, flush=True)
-    preset, only, results = arguments.preset, arguments.only, arguments.results
-    passed = True
-    if "ctest" in arguments.parts and only:
-        passed = run_only(preset, only, results)
-    elif "ctest" in arguments.parts:
-        is_for_change = arguments.scope in ("change", "core")
-        cases = nightly_cases.without("", nightly_cases.left_to_nightly(preset) if is_for_change else [])
-        passed = run_choice(preset, SCOPES[arguments.scope], results, f"{preset}-ctest", cases)
-    if "pytest" in arguments.parts:
-        passed = run_pytest(preset, only, results) == 0 and passed
-    return 0 if passed else 1
+    preset, results = arguments.preset, arguments.results
+    if arguments.only:
+        return 0 if run_only(preset, arguments.only, results) else 1
+    left_out = nightly_cases.left_to_nightly(preset) if arguments.scope == "change" else []
+    cases = nightly_cases.without("", left_out)
+    choice = choice_of(arguments.scope, arguments.programs)
+    return 0 if run_choice(preset, choice, results, f"{preset}-{arguments.name}", cases) else 1
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def main(folder):
         print(f"---- FAILED {name}\n{output[-OUTPUT_SHOWN:].rstrip()}")
     for unsteady in sorted(folder.glob("*-unsteady.txt")):
         text = unsteady.read_text()[-OUTPUT_SHOWN:].rstrip()
-        print(f"---- failed while other tests ran, and passed when run alone ({unsteady})\n{text}")
+        print(f"---- unsteady: a known defect of a library ended these tests; they ran again ({unsteady})\n{text}")
     for stacks in sorted(folder.glob("*-stacks.txt")):
         text = stacks.read_text()[-OUTPUT_SHOWN * 3:].rstrip()
         print(f"---- stacks of tests that exceeded their time limit ({stacks})\n{text}")

@@ -9,16 +9,28 @@ import pytest
 TOGETHER = {"test_netns": "test_network"}
 # By the time that they take, the longest first.
 LONGEST = (
-    "test_frameworks",
-    "test_integrations",
-    "test_groups",
-    "test_watchdog_ddp",
-    "test_chaos",
-    "test_dcp_torch_cases",
-    "test_elastic",
+    "test_resize_parallel",
+    "test_halt",
     "test_network",
-    "test_dcp",
+    "test_frameworks",
+    "test_health",
+    "test_storage",
+    "test_rejoin",
+    "test_jit",
+    "test_watchdog",
+    "test_launchers",
+    "test_chaos",
+    "test_unauthenticated_peers",
+    "test_dcp_torch_cases",
+    "test_coordination",
+    "test_ckptrun_halts",
+    "test_parity",
+    "test_bad_days",
+    "test_groups",
+    "test_pauses",
     "test_demo",
+    "test_storage_tools",
+    "test_etcd",
 )
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-LIST = Path(__file__).resolve().parent.parent / "tests" / "nightly_cases.txt"
+LIST = Path(__file__).resolve().parents[2] / "tests" / "nightly_cases.txt"
 
 
 def left_to_nightly(preset):
