@@ -149,7 +149,7 @@ def test_checkpointer_uses_the_current_stream_unless_given_others(job, monkeypat
         snapshot, before_update = engine.snapshot, engine.before_update
         monkeypatch.setattr(engine, "snapshot", lambda k, of: (named.append(of), snapshot(k, of))[1])
         monkeypatch.setattr(engine, "before_update", lambda of: (named.append(of), before_update(of))[1])
-        monkeypatch.setattr(checkpointer, "_gpu", torch.device("cuda", 0))
+        monkeypatch.setattr(checkpointer._registry, "gpu", torch.device("cuda", 0))
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream(77))
         assert checkpointer.snapshot(1).wait(Stage.CAPTURING, 20_000)
         assert checkpointer.before_update()

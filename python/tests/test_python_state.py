@@ -105,7 +105,7 @@ def test_tensors_kept_on_their_device_are_restored(job):
         assert PYTHON_STATE_ON_GPU in stored
         state.register_as_stored(engine, None, stored)
         assert engine.restore().found
-        state.put(adopted=False)
+        state.put(state.restored(None, adopted=False), adopted=False)
         check_restored(made)
         state.capture(engine, None, {"main": "rank0"})  # a program without a GPU goes on
         assert PYTHON_STATE_ON_GPU not in engine.registered
@@ -120,7 +120,7 @@ def test_the_buffer_on_the_gpu_grows_with_the_state():
     state.capture(engine, CPU, {})
     assert engine.memory[PYTHON_STATE_ON_GPU].numel() > small
     change(made)
-    state.put(adopted=False)
+    state.put(state.restored(None, adopted=False), adopted=False)
     assert made.history.value["loss"].tolist() == list(range(5000))
 
 
@@ -310,7 +310,7 @@ def test_state_changed_by_an_update_is_common_and_the_rest_is_own():
     assert state.capture_own({"main": "rank0"})
     assert _codec.decode(engine.memory[PYTHON_STATE])["extra"] == {"data": {"at": 4}}
     assert bytes(engine.memory[COMMON_STATE]) == before, "that of the last snapshot may still be captured"
-    state.put(adopted=False)
+    state.put(state.restored(None, adopted=False), adopted=False)
     assert group["lr"] == 0.1 and position.state == {"at": 4}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 
 import pytest
 import torch
@@ -167,7 +168,7 @@ def test_forward_pass_does_not_change_the_captured_fsdp2_state(job, mesh):
                 model(torch.randn(2, 3))
             checkpointer.before_update()
             assert ticket.wait(Stage.COMMITTED, 20_000), ticket.message
-            registered = {name.partition("split.")[0] for name in checkpointer.engine.registered}
+            registered = {re.split(r"(?:split|structure)\.", name)[0] for name in checkpointer.engine.registered}
             assert registered == {"model.0.bias", "model.0.weight", "python_state", ""}, "no split, no DTensor"
 
 

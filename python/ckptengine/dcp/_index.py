@@ -29,6 +29,7 @@ from torch.distributed.checkpoint.metadata import (
 from ..torch import decode
 from ..torch._python_state import COMMON_STATE, COMMON_STATE_ON_GPU, PYTHON_STATE, PYTHON_STATE_ON_GPU
 from ..torch._split import RECORD, Record, Split, read_record
+from ..torch._structure import RECORD as STRUCTURE
 from ._boxes import Box, Stored, pieces
 from ._keys import Keys, plain_key
 
@@ -275,7 +276,7 @@ def versions_of(
         splits = record.splits if record else {}
         for shard, layout in rank.layouts.items():
             for name, entry in layout.items():
-                if (shard, name) in seen or name in _PYTHON_STATE or name.startswith(RECORD):
+                if (shard, name) in seen or name in _PYTHON_STATE or name.startswith((RECORD, STRUCTURE)):
                     continue
                 seen.add((shard, name))
                 tensor = Stored(name, entry)

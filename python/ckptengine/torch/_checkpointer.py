@@ -14,12 +14,13 @@ from torch import Tensor
 from .._abi import Capture
 from .._engine import Engine, Error, Halted, Health, Restored, Stats, Status, Ticket
 from .._options import Options
-from . import _split
+from . import _split, _structure
 from ._communication import Communication
 from ._gate import Gate
 from ._inventory import Inventory, named
-from ._memory import Shown, show, show_as_stored, split_name
+from ._memory import Shown
 from ._python_state import PythonState
+from ._registry import Record, Registry
 from ._replicas import MainShard, given_option, is_distributed, this_rank
 from ._resplit import Resplit
 from ._updates import Updates
@@ -108,9 +109,8 @@ class Checkpointer:
             splits=self._is_halting,
             asks_optimizers=self._asks_optimizers,
         )
-        self._shown: dict[str, Shown] = {}
-        self._staged: list[Shown] = []
-        self._gpu: torch.device | None = None  # the GPU that has tensors; None: all are in host memory
+        self._registry = Registry(self._inventory)
+        self._split_record, self._structure_record = Record(_split.RECORD), Record(_structure.RECORD)
         self._identities: tuple | None = None
         self._capturing = False  # between snapshot() and before_update()
         self._is_at_rest = False  # likewise, also if the snapshot was not taken
@@ -124,12 +124,11 @@ class Checkpointer:
         self._tied = self._inventory.tied()
         self.shard = ""  # name of this rank's main shard, if torch.distributed is initialized
         self._facts: dict[str, Any] = {}
-        self._wanted()  # raises now if a tensor cannot be captured
+        self._registry.wanted()  # raises now if a tensor cannot be captured
         self._python_state.look()
         self._looks_left = _FIRST_LOOKS
         self._python_state.check()
         self._splits = self._inventory.splits()
-        self._record: tuple[str, bytearray] | None = None  # the registered record of the splits
         self._main_shard: MainShard | None = None
         if is_distributed():
             for key, value in (
@@ -193,7 +192,7 @@ class Checkpointer:
         stored = self.engine.stored_layout()
         if not stored["found"]:
             with contextlib.suppress(Error, ValueError):  # the first snapshot() raises for what cannot be registered
-                self._register(self._wanted())  # now, so that restore() knows their GPU
+                self._register(self._registry.wanted())  # now, so that restore() knows their GPU
             return self.engine.restore(self._current_stream())
         if "taken" in stored:
             return self._take_over(stored["taken"])
@@ -202,15 +201,17 @@ class Checkpointer:
             return self._take_over({stored["shards"][kind]: stored[kind] for kind in ("private", "main")})
         self._inventory.create_missing_state(stored["main"])
         self._splits = self._inventory.splits()
-        self._register(self._wanted(as_stored={**stored["main"], **stored["private"]}), stored["private"])
-        self._python_state.register_as_stored(self.engine, self._gpu, {**stored["main"], **stored["private"]})
+        both = {**stored["main"], **stored["private"]}
+        is_same = self._structure_record.stored_name(both) in (None, self._record_of_structure()[0])
+        self._register_as_stored(self._registry.wanted(as_stored=both, is_apart=not is_same), both)
         result = self.engine.restore(self._current_stream())
         if result.found:
-            for shown in self._staged:
-                shown.unstage()
-            if self._record is not None:
+            structure = _structure.read(self._structure_record.data)
+            state = self._python_state.restored(structure, adopted=result.adopted)  # before any tensor changes
+            self._registry.unstage()
+            if self._splits:
                 self._inventory.join_created_state(self._stored_splits())
-            self._python_state.put(adopted=result.adopted)
+            self._python_state.put(state, adopted=result.adopted)
         self._identities = None
         return result
 
@@ -219,7 +220,7 @@ class Checkpointer:
 
         take_over(self.engine, self._inventory, self._python_state, layouts)
         self._splits = self._inventory.splits()
-        self._register(self._wanted())
+        self._register(self._registry.wanted())
         result = self.engine.restore(self._current_stream())
         self._identities = None
         return result
@@ -347,7 +348,8 @@ class Checkpointer:
 
     def _current_stream(self) -> int | None:
         """The current stream of this thread on the tensors' GPU. None if no tensor is on a GPU."""
-        return None if self._gpu is None else torch.cuda.current_stream(self._gpu).cuda_stream
+        gpu = self._registry.gpu
+        return None if gpu is None else torch.cuda.current_stream(gpu).cuda_stream
 
     def _refresh(self) -> None:
         """Brings registrations, staging copies and Python state up to date."""
@@ -359,95 +361,55 @@ class Checkpointer:
             self._splits, self._tied = self._inventory.splits(), self._inventory.tied()
             if self._main_shard is not None:
                 self._main_shard.refuse_what_differs()
-            self._register(self._wanted())
+            self._register(self._registry.wanted())
             self._facts = {"main": self.shard, "tied": self._tied}  # for ckptengine.dcp
             self._python_state.look()
             self._identities = identities
         elif self._looks_left:
             self._python_state.look()
             self._looks_left -= 1
-        for shown in self._staged:
-            shown.stage()
-        self._python_state.capture(self.engine, self._gpu, self._facts)
+        self._registry.stage()
+        self._python_state.capture(self.engine, self._registry.gpu, self._facts)
 
     def _prepare_own(self) -> None:
         """Brings the own state up to date, so that before_update() keeps it for the iteration that is about to be
         updated (docs/jit.md). What it cannot keep now, snapshot() does."""
-        is_ready = self._gpu is None and self._inventory.identities() == self._identities
+        is_ready = self._registry.gpu is None and self._inventory.identities() == self._identities
         with contextlib.suppress(Error):  # snapshot() tells
             if is_ready and self._python_state.capture_own(self._facts):
-                for shown in self._staged:
-                    if shown.capture is Capture.SYNCHRONOUS:
-                        shown.stage()
+                self._registry.stage(Capture.SYNCHRONOUS)
                 return
         self.engine.own_not_ready()
 
-    def _wanted(self, as_stored: Mapping[str, Any] | None = None) -> dict[str, Shown]:
-        """Returns how to register all tensors. With `as_stored`, a stored layout, they get its memory order."""
-        stored_names = {split_name(name)[0]: name for name in as_stored or ()}
-        wanted = {}
-        for name, tensor, capture, _ in self._inventory.gather():
-            shown = show(name, tensor, capture)
-            if name in stored_names:
-                shown = show_as_stored(shown, tensor, stored_names[name])
-            wanted[shown.name] = shown
-        return wanted
+    def _register(self, wanted: Mapping[str, Shown]) -> None:
+        """Registers these tensors, and the records of what they are."""
+        self._registry.register(self.engine, dict(wanted))
+        self._split_record.register(self.engine, self._record_of_splits() if self._splits else None)
+        self._structure_record.register(self.engine, self._record_of_structure())
 
-    def _register(self, wanted: dict[str, Shown], stored_private: Mapping[str, Any] | None = None) -> None:
-        """Changes the registrations to `wanted`, with as few calls of the engine as possible."""
-        self._gpu = next((shown.memory.device for shown in wanted.values() if shown.memory.is_cuda), None)
-        for name, old in list(self._shown.items()):
-            new = wanted.get(name)
-            if new is None or not new.fits(old):
-                self.engine.unregister(name)
-                del self._shown[name]
-        for name, new in wanted.items():
-            old = self._shown.get(name)
-            if old is None:
-                self.engine.register_pointer(
-                    name,
-                    new.memory.data_ptr(),
-                    new.dtype,
-                    new.memory.shape,
-                    memory=new.place,
-                    capture=new.capture,
-                    owner=new.memory,
-                )
-            elif old.memory.data_ptr() != new.memory.data_ptr():
-                self.engine.move(name, new.memory.data_ptr(), owner=new.memory)
-            self._shown[name] = new
-        self._staged = [shown for shown in wanted.values() if shown.source is not None]
-        self._register_record(stored_private)
+    def _register_as_stored(self, wanted: Mapping[str, Shown], stored: Mapping[str, Any]) -> None:
+        """Registers these tensors, and room for what else is stored. `stored`: the layouts of both shards. Raises Error
+        if tensors are split in another way."""
+        self._registry.register(self.engine, dict(wanted))
+        if self._split_record.stored_name(stored) != (self._record_of_splits()[0] if self._splits else None):
+            raise Error(
+                Status.MISMATCH,
+                "parameters are split over the ranks in another way than in the stored checkpoint; start with the "
+                "meshes and placements that stored it, or under another job name",
+            )
+        self._split_record.register_as_stored(self.engine, stored)
+        self._structure_record.register_as_stored(self.engine, stored)
+        self._python_state.register_as_stored(self.engine, self._registry.gpu, stored)
 
-    def _register_record(self, stored_private: Mapping[str, Any] | None) -> None:
-        """Registers the record of how tensors are split. With `stored_private`, room for the stored record."""
-        name, data = self._record_of_splits()
-        wanted = (name, bytearray(data)) if self._splits else None
-        if stored_private is not None:
-            stored = next((stored for stored in stored_private if stored.startswith(_split.RECORD)), None)
-            if stored != (name if self._splits else None):
-                raise Error(
-                    Status.MISMATCH,
-                    "parameters are split over the ranks in another way than in the stored checkpoint; start with the "
-                    "meshes and placements that stored it, or under another job name",
-                )
-            if stored is not None:
-                wanted = (name, bytearray(stored_private[stored]["shape"][0]))
-        if wanted == self._record:
-            return
-        if self._record is not None:
-            self.engine.unregister(self._record[0])
-        self._record = wanted
-        if wanted is not None:
-            self.engine.register(*wanted, capture=Capture.SYNCHRONOUS)
+    def _record_of_structure(self) -> tuple[str, bytes]:
+        return _structure.record(self._python_state.structure())
 
     def _record_of_splits(self) -> tuple[str, bytes]:
         return _split.record(this_rank(), self.shard, self._splits)
 
     def _stored_splits(self) -> dict[str, _split.Split]:
         """Returns the splits that restore() has read. Raises Error if tensors of this program are split otherwise."""
-        assert self._record is not None
-        stored = _split.read_record(self._record[1]).splits
+        stored = _split.read_record(self._split_record.data).splits
         for name, split in self._splits.items():
             if name in stored and (stored[name].shape, stored[name].at) != (split.shape, split.at):
                 raise Error(
@@ -471,6 +433,5 @@ class Checkpointer:
         self.before_update()
         closures = [*args[1:], kwargs.get("closure")]  # the first is the optimizer
         has_closure = any(closure is not None for closure in closures)
-        self._updates.give(
-            key, optimizer, self._shown, self._identities, has_closure=has_closure, stream=self._current_stream()
-        )
+        shown, stream = self._registry.shown, self._current_stream()
+        self._updates.give(key, optimizer, shown, self._identities, has_closure=has_closure, stream=stream)

@@ -51,6 +51,7 @@ class Inventory(OptimizerState):
         self._local_parameters: dict[str, dict[str, Tensor]] = {key: {} for key in models}
         self._replicas = Replicas()
         self._found: list[Any] = []  # by the last identities(): all objects, the tensors among them, the result
+        self._sizes: list[int] = []
         self._tensors: list[Tensor] = []
         self._dtensors: list[Tensor] = []
         self._identities: tuple[list[int], ...] = ()
@@ -79,17 +80,18 @@ class Inventory(OptimizerState):
         yield from ((name, p) for name, p in self._local_parameters[key].items() if name not in present)
 
     def identities(self) -> tuple[list[int], ...]:
-        """Returns identities, addresses and lengths of all tensors, and identities of modules and hooks. If they are
-        equal at two calls, no tensor was replaced or moved. Every snapshot calls it, so it is quick while all objects
-        are those of the last call."""
+        """Returns identities, addresses and lengths of all tensors, identities of modules and hooks, and the members of
+        parameter groups. If they are equal at two calls, nothing was replaced or moved. Every snapshot calls it, so it
+        is quick while all objects are those of the last call."""
         for module in self._sharded:
             module.reshard()  # after a forward pass without a backward pass, FSDP2 leaves whole parameters
         found = self._objects()
-        if len(found) == len(self._found) and all(map(operator.is_, found, self._found)):
+        is_same = len(found) == len(self._found) and all(map(operator.is_, found, self._found))
+        if is_same and self._sizes == self._groups():
             if self._places() == self._identities[2:] and not any(map(len, self._empty)):
                 return self._identities
         self._identities = self._look_anew()
-        self._found = found
+        self._found, self._sizes = found, self._groups()
         return self._identities
 
     def _objects(self) -> list[Any]:
@@ -99,6 +101,10 @@ class Inventory(OptimizerState):
             holders += [group["params"] for group in optimizer.param_groups]
             holders += _values_of(optimizer.state.values())
         return list(itertools.chain.from_iterable(holders))
+
+    def _groups(self) -> list[int]:
+        """Returns how many parameters each group has."""
+        return [len(group["params"]) for optimizer in self.optimizers.values() for group in optimizer.param_groups]
 
     def _places(self) -> tuple[list[int], ...]:
         """Returns addresses and lengths."""
@@ -121,7 +127,9 @@ class Inventory(OptimizerState):
         self._tensors = [tensor for tensor in tensors if not is_dtensor(tensor)]
         self._dtensors = [tensor for tensor in tensors if is_dtensor(tensor)]
         self.look_at_states()
-        return (list(map(id, children)), list(map(id, tensors)), *self._places())
+        groups = (group["params"] for optimizer in self.optimizers.values() for group in optimizer.param_groups)
+        members = [*self._groups(), *map(id, itertools.chain.from_iterable(groups))]
+        return (list(map(id, children)) + members, list(map(id, tensors)), *self._places())
 
     def gather(self) -> Iterator[Found]:
         """Yields every tensor once, with its name. The order is the same in every run of the program."""

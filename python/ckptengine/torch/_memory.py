@@ -113,6 +113,12 @@ def show_as_stored(shown: Shown, tensor: torch.Tensor, stored_name: str) -> Show
     return Shown(stored_name, staging, shown.capture, permuted)
 
 
+def apart(shown: Shown) -> Shown:
+    """Returns how to register a staging copy in host memory for it."""
+    memory = torch.empty(shown.memory.shape, dtype=shown.memory.dtype)
+    return Shown(shown.name, memory, shown.capture, shown.memory if shown.source is None else shown.source)
+
+
 def create_as_stored(stored_name: str, stored: dict, device: torch.device) -> torch.Tensor:
     """Creates a tensor for the one stored under `stored_name`, with the strides that it had."""
     if stored["dtype"] not in _TORCH_DTYPES:

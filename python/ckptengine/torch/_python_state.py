@@ -20,7 +20,7 @@ from torch import Tensor
 
 from .._abi import Capture, DType, Memory
 from .._engine import Engine, Error, Status
-from . import _codec, _rng
+from . import _codec, _rng, _structure
 from ._inventory import Inventory
 from ._module_state import ModuleState
 from ._optimizer_protocol import OptimizerProtocol
@@ -116,15 +116,31 @@ class PythonState:
         self._own.register_as_stored(engine, gpu, stored)
         self._common.register_as_stored(engine, gpu, stored)
 
-    def put(self, *, adopted: bool) -> None:
-        """Gives the restored state to the objects that have it. Does nothing if none was stored. `adopted`: the state
-        is another rank's. Then keeps this rank's generators, because ranks must draw other numbers."""
-        if self._own.data:
-            self._put({**self._own.decoded(), **self._common.decoded()}, adopted)
+    def structure(self) -> dict[str, Any]:
+        """Returns the structure of the state, as _structure.describe() has it."""
+        return _structure.describe(self._inventory, self._stateful, self._extra)
 
-    def put_taken(self, state: dict[str, Any], *, adopted: bool) -> None:
-        """Gives the objects a state that was stored with another split over the ranks. `adopted`: see put()."""
-        self._put(state, adopted)
+    def restored(self, structure: dict[str, Any] | None, *, adopted: bool) -> dict[str, Any]:
+        """Returns the restored state, for put(). It is empty if none was stored. `structure`: that of the checkpoint,
+        if it has one. Raises Error if the state does not fit the objects. `adopted`: see put()."""
+        if not self._own.data:
+            return {}
+        state = {**self._own.decoded(), **self._common.decoded()}
+        if structure is None:
+            _structure.refuse_other_numbers(self._inventory, state["groups"])
+        else:
+            here = self.structure()
+            _structure.refuse_others(here, structure, adopted=adopted)
+            for key, options in state["groups"].items():
+                found = _structure.sources(key, here, structure, options)
+                state["groups"][key] = [{} if source is None else options[source] for source in found]
+        return state
+
+    def put(self, state: dict[str, Any], *, adopted: bool) -> None:
+        """Gives the objects a state that belongs to them. `adopted`: the state is another rank's. Then keeps this
+        rank's generators, because ranks must draw other numbers."""
+        if state:
+            self._put(state, adopted)
 
     def read(self) -> bytes:
         """Returns the present state, for write(). Waits for the GPU if a part of the state is there. Raises Error."""
@@ -147,7 +163,7 @@ class PythonState:
                 item.load_state_dict(state[what][name])
         simple = {name: item for name, item in self._extra.items() if isinstance(item, (Tensor, torch.Generator))}
         for name, item in self._extra.items():
-            if name not in simple:
+            if name not in simple and name in state["extra"]:
                 item.load_state_dict(state["extra"][name])
                 item.state_dict()  # makes torchdata's loader draw its random number now, not in the next iter()
         # What these objects wrote into optimizers, tensors and generators while they loaded is not what was captured.
@@ -156,7 +172,7 @@ class PythonState:
                 del group[option]
         self._put_optimizers(state)
         for name, item in simple.items():
-            if not (adopted and isinstance(item, torch.Generator)):
+            if name in state["extra"] and not (adopted and isinstance(item, torch.Generator)):
                 _write_simple(item, state["extra"][name])
         if self._generators is not None and "rng" in state and not adopted:
             _rng.write(state["rng"])

@@ -285,7 +285,7 @@ def _put_python_state(
 ) -> None:
     state = own.python_state() or {}
     state |= chosen.common | {"optimizer": chosen.states(renamed(state.get("optimizer", {}), names), states)}
-    python_state.put_taken(state, adopted=own.rank != this_rank())
+    python_state.put(state, adopted=own.rank != this_rank())
 
 
 # ---- agreement of all ranks ----

@@ -19,6 +19,7 @@ from ._inventory import Inventory
 from ._memory import split_name
 from ._python_state import COMMON_STATE, COMMON_STATE_ON_GPU, PYTHON_STATE, PYTHON_STATE_ON_GPU, sorted_by_key
 from ._resize_names import Names
+from ._structure import refuse_other_numbers
 
 State = dict[str, dict[str, dict]]  # by optimizer, then by parameter, then by key
 
@@ -103,7 +104,7 @@ def choose(
                 "optimizer options or schedulers for them; put them on different ranks, or start the ranks that "
                 "stored them",
             )
-    _refuse_other_groups(inventory, common["groups"])
+    refuse_other_numbers(inventory, common["groups"])
     has_state = [Moved(rank, key, name) for key, name, rank in sources if name in stored[rank].names.get(key, ())]
     return Chosen(own.rank, common, has_state)
 
@@ -126,19 +127,6 @@ def _sources(
 
 def _encoded(options: Options) -> bytes:
     return encode(sorted_by_key(options.common))
-
-
-def _refuse_other_groups(inventory: Inventory, groups: Mapping[str, list[dict]]) -> None:
-    here = {key: len(optimizer.param_groups) for key, optimizer in inventory.optimizers.items()}
-    there = {key: len(stored) for key, stored in groups.items()}
-    for key in sorted(here.keys() | there.keys()):
-        if here.get(key, 0) != there.get(key, 0):
-            what = f"optimizer '{key}'" if key else "the optimizer"
-            raise Error(
-                Status.MISMATCH,
-                f"{what} has {here.get(key, 0)} parameter groups, but {there.get(key, 0)} in the "
-                "checkpoint; start the job as it was stored, or under another job name",
-            )
 
 
 def refuse_unwanted(stored: Mapping[int, Options], chosen: Iterable[Chosen]) -> None:
